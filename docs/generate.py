@@ -28,7 +28,7 @@ import msgspec
 import twicesafe
 from twicesafe import client, consumers, errors, events, planning
 from twicesafe._core import protocol
-from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
+from twicesafe._core.transitions import TRANSITIONS, RecordEvent
 from twicesafe._proxy.settings import HTTP_SECTION, PROXY_SECTION
 from twicesafe._values import context, policy, records
 from twicesafe._values.records import Cause, State
@@ -43,7 +43,8 @@ from twicesafe.health import Thresholds
 from twicesafe.observers import _log as log_observer
 from twicesafe.observers._alerts import ALERTS, RULES_FILE, metrics_of, rules
 from twicesafe.observers._grafana import DASHBOARD_FILE, dashboard
-from twicesafe.observers._table import METRICS, OUTCOMES, Metric
+from twicesafe.observers._metric import Metric
+from twicesafe.observers._table import METRICS, OUTCOMES
 from twicesafe.planning._charts import as_percent, spoken_duration
 from twicesafe.planning._published import KEY_BYTES, RESULT_BYTES
 from twicesafe.receiver import _claim as claims
@@ -674,7 +675,7 @@ def states_page() -> str:
     ]
     return f"""# States and transitions
 
-What can happen to a record is defined in one table, `_core.lifecycle.TRANSITIONS`; this page is generated from it. Every transition
+What can happen to a record is defined in one table, `_core.transitions.TRANSITIONS`; this page is generated from it. Every transition
 is one atomic, conditional write. [The rules of the protocol](protocol.md) say what a store guarantees beyond this table.
 
 ## States

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -41,16 +43,26 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: no collection of garbage needs to look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def ends_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch records all its ends in one round trip, however slow the machine is, so tests can count."""
     monkeypatch.setattr("twicesafe._core.batch.LINGER", 60)
 
 
+_HOMES = itertools.count()
+
+
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads or writes the developer's own store, settings or data folder."""
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.getbasetemp() / "homes" / str(next(_HOMES))  # `mktemp` would count them
+    home.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
@@ -78,7 +90,7 @@ NOTHING_LEFT = left_behind()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """A test that leaves such a thing behind fails itself, and not some later test."""
+    """The test that leaves one of these behind fails, and not a later one."""
     try:
         return (yield)
     finally:

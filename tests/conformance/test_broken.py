@@ -27,7 +27,7 @@ from tests.conformance.stores import Memory, Sqlite
 from tests.conformance.test_mysql import Mariadb
 from tests.conformance.test_postgresql import Postgres
 from tests.stores.test_redis_conformance import Redis
-from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
+from twicesafe._core.transitions import TRANSITIONS, RecordEvent
 from twicesafe.stores.memory import AsyncMemoryStore
 from twicesafe.testing import Place, StoreConformance, StoreModel, StoreUnderTest, check
 from twicesafe.testing._conformance import Checked, rules_of

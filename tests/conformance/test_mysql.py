@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.conformance.selections import FirstSchema, Interrupted, OtherStatements
 from tests.servers import shared
 from twicesafe._core.protocol import Request
 from twicesafe._engines.mysql import AsyncMysqlStore, MysqlStore
@@ -17,17 +18,6 @@ from twicesafe._engines.sql.commands import COLUMNS, Change, atomically
 from twicesafe._engines.sql.migrations import first_steps
 from twicesafe.stores._base import Program
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
-from twicesafe.testing._conformance import (
-    BatchRules,
-    BrowsingRules,
-    ClaimRules,
-    CompletionRules,
-    ConcurrencyRules,
-    LeaseRules,
-    OperatorRules,
-    RetentionRules,
-    StepRules,
-)
 
 
 class Mariadb(StoreUnderTest):
@@ -184,18 +174,12 @@ class PushedBack(MysqlStore):
 
 
 @pytest.mark.usefixtures("mariadb")
-class TestWide(OlderMariadb, ClaimRules, CompletionRules, OperatorRules, StepRules):
-    """The schema of the first versions, on which this one works too."""
-
+class TestWide(OlderMariadb, FirstSchema):
     modes = ("blocking",)
 
 
 @pytest.mark.usefixtures("mariadb")
-class TestMoving(
-    OlderMariadb, ClaimRules, CompletionRules, OperatorRules, BrowsingRules, BatchRules, StepRules
-):
-    """A migration that was interrupted: every request finds its record in the wide table."""
-
+class TestMoving(OlderMariadb, Interrupted):
     modes = ("blocking",)
     version = 2
     store = PushedBack
@@ -208,9 +192,5 @@ class TestMariadb(Mariadb, StoreConformance):
 
 
 @pytest.mark.usefixtures("mariadb")
-class TestWithoutReturning(
-    Mariadb, ClaimRules, LeaseRules, RetentionRules, BatchRules, ConcurrencyRules, StepRules
-):
-    """The rules of claims: nothing else is asked of MySQL in other words."""
-
+class TestWithoutReturning(Mariadb, OtherStatements):
     returning = False

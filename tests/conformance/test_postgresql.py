@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
+from tests.conformance.selections import OneNode
 from tests.servers import shared
 from twicesafe._core.protocol import Request
 from twicesafe._engines.postgresql import PostgresStore
@@ -22,21 +23,6 @@ from twicesafe._engines.postgresql.settings import Settings
 from twicesafe._engines.sql.commands import COLUMNS
 from twicesafe._engines.sql.migrations import first_steps
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
-from twicesafe.testing._conformance import (
-    BatchRules,
-    BrowsingRules,
-    ClaimRules,
-    CompletionRules,
-    DurabilityRules,
-    FailureRules,
-    LeaseRules,
-    OperatorRules,
-    RetentionRules,
-    SearchingRules,
-    StepRules,
-    TransitionRules,
-    ValueRules,
-)
 
 NOW = "(SELECT ms FROM {clock})"
 """The server's clock, replaced by a row that the test moves."""
@@ -200,24 +186,7 @@ class TestWide(WidePostgres, StoreConformance):
 
 
 @pytest.mark.usefixtures("postgres")
-class TestMoving(
-    MovingPostgres,
-    ClaimRules,
-    LeaseRules,
-    CompletionRules,
-    FailureRules,
-    OperatorRules,
-    RetentionRules,
-    BrowsingRules,
-    SearchingRules,
-    BatchRules,
-    StepRules,
-    DurabilityRules,
-    ValueRules,
-    TransitionRules,
-):
-    """All rules of one node at a time: in a migration no one puts records back into the wide table."""
-
+class TestMoving(MovingPostgres, OneNode):
     modes = ("blocking",)
 
 

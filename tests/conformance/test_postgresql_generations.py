@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.conformance.selections import Claiming
 from tests.conformance.test_postgresql import Postgres
 from twicesafe import Key
 from twicesafe._core.protocol import Request, Survey
@@ -23,15 +24,13 @@ from twicesafe._engines.postgresql.settings import Settings
 from twicesafe._engines.sql.programs import READING
 from twicesafe._values.records import State
 from twicesafe.testing import Place, StoreConformance, StoreModel
-from twicesafe.testing._conformance import (
-    BatchRules,
-    ClaimRules,
-    ConcurrencyRules,
-    LeaseRules,
-    RetentionRules,
-)
 from twicesafe.testing._conformance.bench import Advance, Script
-from twicesafe.testing._conformance.retention import expiring, expiring_every_fourth, sweep_all
+from twicesafe.testing._conformance.retention import (
+    RetentionRules,
+    expiring,
+    expiring_every_fourth,
+    sweep_all,
+)
 from twicesafe.testing._conformance.rules import rule
 
 ALWAYS = 0.0001
@@ -98,9 +97,7 @@ class TestAsyncpg(Generations, GenerationConformance):
 
 
 @pytest.mark.usefixtures("postgres16")
-class TestPostgres16(
-    Generations, ClaimRules, LeaseRules, DroppingRules, BatchRules, ConcurrencyRules
-):
+class TestPostgres16(Generations, Claiming, DroppingRules):
     """The rules whose statements meet an older generation or lock one."""
 
     modes = ("blocking",)

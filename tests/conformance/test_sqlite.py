@@ -7,26 +7,12 @@ from typing import Any
 
 from hypothesis import settings
 
+from tests.conformance.selections import OneNode
 from tests.conformance.stores import MovingSqlite, Sqlite, WideSqlite
 from twicesafe._core.protocol import ClaimRequest, Complete, Read, Sweep, Verdict
 from twicesafe._engines.sqlite import SqliteStore
 from twicesafe._values.keys import Key
 from twicesafe.testing import FakeClock, StoreConformance, StoreModel
-from twicesafe.testing._conformance import (
-    BatchRules,
-    BrowsingRules,
-    ClaimRules,
-    CompletionRules,
-    DurabilityRules,
-    FailureRules,
-    LeaseRules,
-    OperatorRules,
-    RetentionRules,
-    SearchingRules,
-    StepRules,
-    TransitionRules,
-    ValueRules,
-)
 
 
 class TestSqlite(Sqlite, StoreConformance):
@@ -37,24 +23,7 @@ class TestWideSqlite(WideSqlite, StoreConformance):
     modes = ("blocking",)  # the programs are the same in both
 
 
-class TestMovingSqlite(
-    MovingSqlite,
-    ClaimRules,
-    LeaseRules,
-    CompletionRules,
-    FailureRules,
-    OperatorRules,
-    RetentionRules,
-    BrowsingRules,
-    SearchingRules,
-    BatchRules,
-    StepRules,
-    DurabilityRules,
-    ValueRules,
-    TransitionRules,
-):
-    """All rules of one node at a time: in a migration no one puts records back into the wide table."""
-
+class TestMovingSqlite(MovingSqlite, OneNode):
     modes = ("blocking",)
     test_steps_of_parallel_branches_are_all_recorded = None
 

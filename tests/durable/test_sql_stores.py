@@ -22,7 +22,7 @@ from twicesafe._core.run_requests import (
     Submit,
     TidyRuns,
 )
-from twicesafe._engines.postgresql.run_programs import step_values
+from twicesafe._engines.postgresql.request_kinds import step_values
 from twicesafe._engines.sql.commands import Change, Query, atomically
 
 KEY = Key("order-7")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.house.repository import ROOT
 from twicesafe import Policy, errors
-from twicesafe._core.lifecycle import TRANSITIONS
+from twicesafe._core.transitions import TRANSITIONS
 from twicesafe.stores._urls import SCHEMES
 
 

@@ -232,6 +232,6 @@ def test_a_websocket_is_ignored():
 
 def test_an_expired_record_is_as_late_as_its_retention():
     old = datetime.fromtimestamp(0, UTC)
-    from twicesafe.receiver._base import sampled
+    from twicesafe.receiver._operator_flows import sampled
 
     assert sampled(stats(oldest_expired=old, expired=1)).oldest_expired > 1e9

@@ -33,7 +33,7 @@ def test_a_sample_tells_observers_what_is_in_the_store(bench: Bench):
 def test_a_sample_tells_how_far_the_sweep_is_behind(monkeypatch: pytest.MonkeyPatch):
     seen: list[Any] = []
     clock = FakeClock()
-    monkeypatch.setattr("twicesafe.receiver._base.wall_clock", clock)
+    monkeypatch.setattr("twicesafe.receiver._operator_flows.wall_clock", clock)
     with Receiver(MemoryStore(now=clock), observers=[seen.append]) as receiver:
         receiver.process("k", int)
         clock.advance(86400 + 600)

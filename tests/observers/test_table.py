@@ -10,7 +10,8 @@ from twicesafe import Cause, Key
 from twicesafe import events as ev
 from twicesafe.errors import DuplicateError, ResultUnavailableError
 from twicesafe.observers._log import LEVELS, fields_of
-from twicesafe.observers._table import METRICS, OUTCOMES, REFUSALS, Metric
+from twicesafe.observers._metric import Metric
+from twicesafe.observers._table import METRICS, OUTCOMES, REFUSALS
 
 
 def test_every_event_is_counted():

@@ -23,7 +23,7 @@ from twicesafe import (
 )
 from twicesafe._core.protocol import ClaimRequest, Verdict
 from twicesafe._engines.sqlite import SqliteStore
-from twicesafe._engines.sqlite.store import EMPTY_LOOKS
+from twicesafe._engines.sqlite.requests import EMPTY_LOOKS
 
 
 class Watched:

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.conformance.selections import Isolated
 from tests.conformance.test_postgresql import Postgres
 from tests.servers import NoServerError
 from tests.servers.pgbouncer import PgBouncer
@@ -20,9 +21,6 @@ from tests.stores.drivers import KINDS, DriverReceiver
 from twicesafe import ConfigurationError, Receiver
 from twicesafe._engines.postgresql.settings import Settings
 from twicesafe.testing import Place
-from twicesafe.testing._conformance.batches import BatchRules
-from twicesafe.testing._conformance.claims import ClaimRules
-from twicesafe.testing._conformance.concurrency import ConcurrencyRules
 
 LEVELS = ["read committed", "repeatable read", "serializable"]
 WORKERS = 6
@@ -73,7 +71,7 @@ class _Serializable(Postgres):
 
 
 @pytest.mark.usefixtures("postgres")
-class TestSerializable(_Serializable, ClaimRules, ConcurrencyRules, BatchRules):
+class TestSerializable(_Serializable, Isolated):
     """The rules in which requests meet, on sessions that would be serializable by default."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.conformance.selections import Failover
 from tests.servers import shared
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
@@ -17,10 +18,6 @@ from twicesafe._engines.redis.routing import slot_of
 from twicesafe._engines.redis.scripts import SCRIPTS, Script, Scripts
 from twicesafe._engines.redis.settings import Settings
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
-from twicesafe.testing._conformance.batches import BatchRules
-from twicesafe.testing._conformance.claims import ClaimRules
-from twicesafe.testing._conformance.completion import CompletionRules
-from twicesafe.testing._conformance.steps import StepRules
 
 
 class MovedScripts(Scripts):
@@ -104,7 +101,7 @@ class TestValkeyCluster(Redis, StoreConformance):
 
 
 @pytest.mark.usefixtures("valkey_sentinel")
-class TestValkeySentinel(Redis, ClaimRules, CompletionRules, BatchRules, StepRules):
+class TestValkeySentinel(Redis, Failover):
     """How the primary is found is the one thing that differs."""
 
     engine = "valkey_sentinel"

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from twicesafe import Key
 from twicesafe._core import lifecycle
-from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
 from twicesafe._core.protocol import (
     Abandon,
     Ack,
@@ -26,6 +25,7 @@ from twicesafe._core.protocol import (
     Resolve,
     Verdict,
 )
+from twicesafe._core.transitions import TRANSITIONS, RecordEvent
 from twicesafe._values.records import Cause, Row, State
 
 KEY = Key("k", ("s",))

@@ -111,7 +111,7 @@ CARRIES = (
 break_source(
     "a local function's defaults are not looked at",
     bug="two functions of one factory differ by a default argument, and share their keys",
-    file="_core/handler_profile.py",
+    file="_core/handler_scope.py",
     old="if local and keyed:",
     new="if False:",
     tests=[f"{CARRIES}[a default]", f"{CARRIES}[a keyword default]"],
@@ -120,7 +120,7 @@ break_source(
 break_source(
     "a wrapper's own variables are not looked at",
     bug="two wrappers around one function differ in a variable of theirs, and share their keys",
-    file="_core/handler_profile.py",
+    file="_core/handler_scope.py",
     old="if local or _is_named(layers):",
     new="if False:",
     tests=[f"{CARRIES}[a wrapper]", f"{CARRIES}[a wrapper of a local function]"],
@@ -129,7 +129,7 @@ break_source(
 break_source(
     "a namespace of exec is its module",
     bug="equal code in two namespaces of one name shares its keys",
-    file="_core/handler_profile.py",
+    file="_core/handler_scope.py",
     old='if inner.__globals__ is not getattr(module, "__dict__", None) and',
     new="if inner.__globals__ is None and",
     tests=[f"{CARRIES}[a namespace of exec]"],

@@ -79,7 +79,7 @@ break_source(
 break_source(
     "postgresql: a held key does not say so",
     bug="a waiter waits for an announcement that no transaction of a caller makes",
-    file="_engines/postgresql/programs.py",
+    file="_engines/postgresql/request_programs.py",
     old="wait=_RETRY_WHEN_LOCKED, locked=True)",
     new="wait=_RETRY_WHEN_LOCKED)",
     tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[postgresql]"],
@@ -199,7 +199,7 @@ break_source(
 break_source(
     "postgresql: a locked table is a busy key",
     bug="while the table is locked, a claim is told that its key is being worked on",
-    file="_engines/postgresql/programs.py",
+    file="_engines/postgresql/request_programs.py",
     old="if (is_claim or ask.op in ACTS) and (yield from self._table_is_free()):",
     new="if is_claim or ask.op in ACTS:",
     tests=[f"{MIXED}::test_a_locked_table_is_an_outage_and_not_a_busy_key"],

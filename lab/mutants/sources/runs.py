@@ -192,7 +192,7 @@ break_source(
 break_source(
     "postgresql runs: one statement records a step twice",
     bug="of two results of one step in a batch both are acknowledged",
-    file="_engines/postgresql/programs.py",
+    file="_engines/postgresql/request_programs.py",
     old="(step is None or None in before or step in before)",
     new="(step is None or None in before)",
     tests=[f"{PG}::test_steps_can_be_sent_in_one_batch"],

@@ -142,7 +142,7 @@ break_source(
 break_source(
     "single statements are not checked against the file",
     bug="a claim and a completion in one statement do not notice that the file is another one",
-    file="_engines/sqlite/store.py",
+    file="_engines/sqlite/requests.py",
     old="values).rowcount\n            self._file.check()\n",
     new="values).rowcount\n",
     tests=[f"{FILES}test_a_new_key_finds_another_file"],
@@ -151,7 +151,7 @@ break_source(
 break_source(
     "an interrupted look stays open",
     bug="a statement that was interrupted keeps its snapshot, and nothing can be written any more",
-    file="_engines/sqlite/store.py",
+    file="_engines/sqlite/requests.py",
     old="            self._close_writer()  # an open statement would keep its snapshot\n",
     new="",
     tests=["tests/receiver/test_recall.py::test_an_interrupted_look_leaves_no_statement_open"],
@@ -162,7 +162,7 @@ AMONG_NEW = "tests/receiver/test_recall.py::"
 break_source(
     "sqlite: a repeat among new keys changes nothing",
     bug="once all keys were new for a while, every repeat costs a claim, and waits for other writers",
-    file="_engines/sqlite/store.py",
+    file="_engines/sqlite/requests.py",
     old="  # it may have a record\n                    self._empty_looks = 0\n",
     new="\n",
     tests=[f"{AMONG_NEW}test_after_a_repeat_among_new_keys_the_store_looks_again"],
@@ -171,7 +171,7 @@ break_source(
 break_source(
     "sqlite: a locked file changes nothing",
     bug="while another process keeps the file locked, every repeat waits for the time-out",
-    file="_engines/sqlite/store.py",
+    file="_engines/sqlite/requests.py",
     old="                self._empty_looks = 0  # a look would not have waited\n",
     new="",
     tests=[

@@ -21,8 +21,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from twicesafe._core.lifecycle import TRANSITIONS
 from twicesafe._core.protocol import Verdict
+from twicesafe._core.transitions import TRANSITIONS
 from twicesafe._values.records import Cause, State
 
 from ..study import Study

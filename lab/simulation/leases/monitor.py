@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from twicesafe._core.lifecycle import TRANSITIONS, RecordEvent
 from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Verdict
+from twicesafe._core.transitions import TRANSITIONS, RecordEvent
 from twicesafe._values.owner_token import is_ahead
 from twicesafe._values.records import Cause, Row, State
 

@@ -85,7 +85,7 @@ def act_on_all(
     act: Callable[[Record], Flow[None]],
     words: tuple[str, str, str],
 ) -> None:
-    """``words``: what is done, what was done, and what that means: release, released, "the next …"."""
+    """``words``: the verb, its past form and the meaning: release, released, "the next delivery …"."""
     verb, done, meaning = words
     matched = receiver.count(**conditions)
     listed = _listed(receiver, conditions, bulk.limit)

@@ -56,7 +56,7 @@ def settled(
     config: Path | None,
     given: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Settings, Configuration]:
-    """The same for a command with sections of its own; ``given``: what the command line says."""
+    """The same for a command that has its own sections; ``given``: what the command line says."""
     found = resolve(
         "store",
         "policy",

@@ -37,7 +37,7 @@ __all__ = ["audit", "stats", "top"]
 
 BAR: Final = 12
 SAMPLE: Final = 1000
-"""Of so many of the newest records the growth is measured."""
+"""How many of the newest records are used to measure growth."""
 LONG: Final = 600
 """Seconds: a burst says nothing about what the retention will hold."""
 SHOWN: Final = 5

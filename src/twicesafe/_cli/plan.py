@@ -164,7 +164,7 @@ def plan(
             "--fixed-price",
             metavar="AMOUNT",
             min=0,
-            help="Per month, whatever the window: the server.",
+            help="Per month, the same for every window: the server.",
             rich_help_panel=_PRICES,
         ),
     ] = 0.0,

@@ -5,7 +5,7 @@
     half open   ── it is answered ────────────────────────→   closed
     half open   ── it fails: the rest doubles ────────────→   open
 
-Any answer of the store closes the circuit: it works again, whatever was asked.
+Every answer of the store closes the circuit, to any request: the store works again.
 """
 
 from __future__ import annotations

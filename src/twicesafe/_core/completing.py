@@ -1,5 +1,5 @@
-"""The flows of the completer and of operators: find the runs that are due, park those that no code can
-run, send signals, and skip a step that cannot be done."""
+"""The flows of the completer and of operators: find due runs, park those without code, send signals,
+and skip a step that cannot be done."""
 
 from __future__ import annotations
 

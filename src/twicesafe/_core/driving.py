@@ -2,7 +2,7 @@
 
 `perform` executes one command. Its exceptions are thrown into the generator, which may handle them.
 Anything that is not an `Exception` (a kill, a cancellation, an interrupt) propagates to the caller,
-and the generator is closed where it is: at once, not when the error that references it is forgotten.
+and the generator is closed at once. It does not stay open until the error's traceback is freed.
 """
 
 from __future__ import annotations

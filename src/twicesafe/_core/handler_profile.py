@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from types import (
-    CellType,
     CodeType,
-    CoroutineType,
     FunctionType,
     MethodType,
 )
@@ -24,7 +20,8 @@ from typing import Any, TypeAlias
 from .._values.codecs import resolve_return_type
 from .._values.fingerprint import field_names, fingerprint, stated
 from ..errors import ConfigurationError, UsageError
-from .handler_call import name_of, positional_counts, refuse_misfit
+from .handler_call import positional_counts, refuse_misfit
+from .handler_kind import problem_of
 
 __all__ = ["FingerprintSetting", "HandlerProfile", "claimed_content", "profile_of"]
 
@@ -57,7 +54,7 @@ class HandlerProfile:
 
     def __init__(self, handler: Callable[..., Any], method: bool) -> None:
         self.declared = resolve_return_type(handler)
-        self.problem = _problem_of(handler)
+        self.problem = problem_of(handler)
         self._home = getattr(handler, "__globals__", None)  # kept alive: `_source_of` uses its id
         # A partial's own arguments are part of the call: charge("EUR", 5) is not charge("USD", 5).
         self._bound: functools.partial[Any] | None = None
@@ -251,103 +248,6 @@ def claimed_content(content: object, setting: FingerprintSetting) -> object:
     return None if content is False else content
 
 
-def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple[str, ...]:
-    """Module and qualified name: two functions never share keys by accident.
-
-    The name does not include values bound to the function. Two closures from one factory (one per
-    tenant, say) have the same name but do different things, so they need separate scopes.
-    ``keyed``: the caller makes the key; else it is made from all arguments, a partial's included.
-    """
-    while isinstance(function, functools.partial) and not keyed:
-        function = function.func
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    bound = _bound_to(function, keyed)
-    if bound:
-        raise ConfigurationError(
-            f"{name} depends on {bound}: another function of this name with other values would "
-            "share its keys; pass scope=(…) with a value that distinguishes them"
-        )
-    return (f"{getattr(function, '__module__', '') or '?'}.{name}",)
-
-
-def _bound_to(function: Any, keyed: bool) -> str:
-    """What this function depends on besides its key and its module; empty: nothing."""
-    if getattr(function, "__qualname__", "").endswith("<lambda>"):
-        return "where it is defined (a lambda has no name)"
-    if isinstance(function, functools.partial):
-        return "the arguments of a partial"
-    if isinstance(function, MethodType):
-        return "" if inspect.isclass(function.__self__) else "the object that it is a method of"
-    if not isinstance(function, FunctionType):
-        return "" if inspect.isbuiltin(function) or inspect.isclass(function) else "its own state"
-    layers = _layers_of(function)
-    inner = layers[-1]
-    if not isinstance(inner, FunctionType):
-        return _bound_to(inner, keyed)
-    module = sys.modules.get(inner.__module__)
-    if inner.__globals__ is not getattr(module, "__dict__", None) and not _is_interactive(inner):
-        return f"variables that are not those of the module {inner.__module__} (made by exec)"
-    own = {"__class__", inner.__name__}
-    free = [name for name in inner.__code__.co_freevars if name not in own]
-    local = "<locals>" in inner.__qualname__
-    if local and keyed:
-        free += _defaults_of(inner)
-    if local or _is_named(layers):  # it may be wrapped a second time
-        for layer, wrapped in pairwise(layers):
-            free += _bound_to_wrapper(layer, wrapped)
-    return f"values of the enclosing function ({', '.join(free)})" if free else ""
-
-
-def _is_interactive(function: FunctionType) -> bool:
-    """Consoles, notebooks and doctests run what is typed in their own namespaces."""
-    return function.__module__ == "__main__"
-
-
-def _layers_of(function: Any) -> list[Any]:
-    """The function and what it wraps (`functools.wraps`), the innermost last."""
-    layers = [function]
-    while hasattr(layers[-1], "__wrapped__") and layers[-1].__wrapped__ not in layers:
-        layers.append(layers[-1].__wrapped__)
-    return layers
-
-
-def _defaults_of(function: FunctionType) -> list[str]:
-    """Parameters of a local function whose defaults may differ the next time the function is made.
-
-    A default of None is always the same."""
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    values = function.__defaults__ or ()
-    defaults = dict(zip(names[len(names) - len(values) :], values, strict=True))
-    defaults.update(function.__kwdefaults__ or {})
-    return [name for name, value in defaults.items() if value is not None]
-
-
-def _bound_to_wrapper(layer: Any, wrapped: Any) -> list[str]:
-    """What a wrapper depends on besides the function that it wraps."""
-    if not isinstance(layer, FunctionType):
-        return [type(layer).__qualname__]
-    cells = zip(layer.__code__.co_freevars, layer.__closure__ or (), strict=True)
-    free = [name for name, cell in cells if not _holds(cell, wrapped) and not _holds(cell, layer)]
-    return free + _defaults_of(layer)
-
-
-def _holds(cell: CellType, value: Any) -> bool:
-    try:
-        return cell.cell_contents is value
-    except ValueError:  # empty: not assigned yet
-        return False
-
-
-def _is_named(layers: list[Any]) -> bool:
-    """Whether one of these functions can be reached by its name, so that it can be wrapped again.
-
-    While a module runs ``@wrapper def charge``, the name is not bound yet; that happens only once."""
-    found: Any = sys.modules.get(layers[-1].__module__)
-    for name in layers[-1].__qualname__.split("."):
-        found = inspect.getattr_static(found, name, None)
-    return any(found is layer for layer in layers)
-
-
 def _positional_of(handler: Callable[..., Any]) -> _Positional:
     """Of the callable itself, not of what it wraps: a decorator may supply arguments."""
     function, bound = handler, 0
@@ -366,47 +266,3 @@ def _positional_of(handler: Callable[..., Any]) -> _Positional:
     usual = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     required = sum(p.default is p.empty for p in (*keyless, *usual))
     return required, [p.name for p in (*keyless, *usual)], len(keyless)
-
-
-def _problem_of(handler: Callable[..., Any]) -> str:
-    """Empty, 'async' or 'generator'."""
-    inner: Any = handler
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    if not inspect.isroutine(inner) and not inspect.isclass(inner):
-        inner = getattr(inner, "__call__", inner)  # noqa: B004 - the method, not whether it is there
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        return "generator"
-    return "async" if inspect.iscoroutinefunction(inner) else ""
-
-
-def expect_done(value: object, what: str) -> None:
-    """Refuse what a function of the user returned if its work has not run yet."""
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()  # so that it never starts
-        raise UsageError(f"{what} is async, and nothing awaits it here: use a plain function")
-
-
-def refuse_coroutine(value: CoroutineType[Any, Any, Any]) -> UsageError:
-    """A handler that returned a coroutine has done nothing yet: the coroutine has not started. A
-    generator is different: the function that returned it has run, so the record must say so, without
-    a result."""
-    value.close()  # so that it never starts
-    return UsageError(
-        "the handler returned a coroutine, whose work has not run: await it in the handler; async "
-        "functions need AsyncReceiver or AsyncInbox"
-    )
-
-
-def refuse_generator(handler: Any) -> UsageError:
-    return UsageError(
-        f"{name_of(handler)} is a generator: its work would happen after it returned, so it cannot "
-        "be recorded; collect the items and return them"
-    )
-
-
-def refuse_async(handler: Any) -> UsageError:
-    return UsageError(
-        f"{name_of(handler)} is an async function: use AsyncReceiver (same methods, with await)"
-    )

@@ -105,7 +105,7 @@ class Entered(msgspec.Struct, gc=False):
     """Identifies this transaction among later ones on the same connection."""
     unwritten: Sequence[DeferredWrite] = ()
     """Deferred writes for this key that are not in the store yet. They are read after the record
-    was entered: from then on none of them can be written, so none counts twice."""
+    was entered. From then on they cannot be written, so they do not count twice."""
 
 
 class Leave(msgspec.Struct, gc=False):
@@ -311,7 +311,7 @@ def apply_deferred(row: Row | None, ask: DeferredWrite, now: int, floor: int) ->
         return lifecycle.complete(after, ask.end, now)[1]
     after = lifecycle.fail(after, ask.end, now)[1]
     assert after is not None
-    after.lease_until = 0  # no back-off in an inbox, whatever the clock says
+    after.lease_until = 0  # an inbox has no back-off, so the clock does not matter
     return after
 
 

@@ -97,7 +97,7 @@ class Pending(msgspec.Struct, gc=False):
     fence: int = 0
     """The slot's fence when the row was fetched; after it changes, do not publish this row."""
     unreadable: TwicesafeError | None = None
-    """Why its body cannot be decrypted; such a message is refused, never published."""
+    """Why its body cannot be decrypted: the message is then refused, never published."""
 
 
 class Fetched(msgspec.Struct, gc=False):

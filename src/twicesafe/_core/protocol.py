@@ -22,7 +22,7 @@ The rules of the protocol, which comments and tests cite by number:
          is never swept.
     P7   A worker counts its deadline from before it sent the claim, and stops a margin early. If the
          answer comes after that deadline, the handler does not start. Renewals end at max_lease.
-    P8   Every read compares the expiry itself, whatever the store removes on its own.
+    P8   Every read compares the expiry itself. It does not rely on the store to remove expired records.
     P9   If the store cannot be reached, the handler does not start, unless outage="run" allows it.
     P10  After a lost reply, a worker asks the store again with its owner token. It never guesses, and
          never runs the handler again for that reason.
@@ -203,7 +203,7 @@ class Read(msgspec.Struct, gc=False):
 
 
 class Release(msgspec.Struct, gc=False):
-    """Let the next delivery run, whatever happened before. A current owner loses its claim."""
+    """Let the next delivery run, in any state of the record. A current owner loses its claim."""
 
     op: ClassVar[str] = "release"
     id: bytes
@@ -303,7 +303,7 @@ class Survey(msgspec.Struct, gc=False):
 
 
 class Filter(msgspec.Struct, gc=False):
-    """Which records a search is about: those that meet every condition. `matching.matches` decides it."""
+    """Which records to search for: those that meet every condition. `matching.matches` decides it."""
 
     limit: int
     """At most this many."""

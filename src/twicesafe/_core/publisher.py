@@ -21,7 +21,7 @@ A publisher is an object with `publish`, blocking or async; both relays accept b
   counted, and all messages are retried later. Messages that the broker accepted anyway are sent
   again under the same id. A cancellation that escapes means the same. If it repeats, the relay
   sends messages one by one: a message that fails while others are accepted is to blame. The error's
-  `blames` says what such a failure may mean.
+  `blames` says what this failure may mean.
 - `check`, optional, raises `BrokerUnavailableError` unless the broker is usable now. It sends no
   message. The relay calls it when it cannot distinguish an outage from a message on which the
   broker closes the connection.

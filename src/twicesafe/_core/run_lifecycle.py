@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from .._values.records import Cause, Row, State
 from .._values.steps import Step, StepState
-from .lifecycle import RecordEvent, is_expired, look, move
+from .lifecycle import is_expired, look, move
 from .protocol import Ack, Claimed, ClaimRequest, Verdict
 from .run_requests import RecordStep, Signal, StartRun, Submit, Suspend
+from .transitions import RecordEvent
 
 __all__ = [
     "CLOSED_PAUSE",

@@ -231,7 +231,7 @@ class RunState:
         return self.position
 
     def traced(self, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
-        """The function of a step, in a span of its own if there is a tracer for steps."""
+        """The function of a step, in its own span if there is a tracer for steps."""
         return run if self._trace is None else self._trace(self.claim.key, name, run)
 
     def recorded_step(self, name: str, kind: str, attempt: int, began: float) -> None:

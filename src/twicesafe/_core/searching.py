@@ -33,7 +33,7 @@ When: TypeAlias = Duration | datetime
 
 
 class Conditions(TypedDict, total=False):
-    """Which records: those that meet all conditions that are given."""
+    """Which records: those that meet all given conditions."""
 
     state: State | str | Iterable[State | str] | None
     """In this state, or in one of several."""

@@ -70,7 +70,7 @@ def entry_of(
         },
     }
     if queue.endswith(".fifo"):
-        # A message without a key has a group of its own: it waits for no other.
+        # A message without a key is alone in its group, so it waits for no other.
         entry["MessageGroupId"] = _plain(message.id if message.key is None else message.key)
         entry["MessageDeduplicationId"] = _plain(message.id) if deduplicate else uuid.uuid4().hex
     return entry

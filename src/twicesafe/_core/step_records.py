@@ -87,7 +87,7 @@ def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
 
 
 def gone(state: RunState, ask: RecordStep, ack: Ack) -> LeaseLostError:
-    """This worker does not own the run any more."""
+    """This worker no longer owns the run."""
     why = "its record is gone" if ack is Ack.MISSING else "another worker took the run over"
     return LeaseLostError(
         f"the step {ask.name!r} was not recorded: {why}; this worker must stop", key=state.claim.key

@@ -106,9 +106,7 @@ def _decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
     try:
         payload = readable_step(state.policy.cipher, state.claim.key.id, name, result)
     except TwicesafeError:
-        state.held = (
-            True  # the key may be missing on this node only: do not use up attempts, nor undo
-        )
+        state.held = True  # the key may be missing on this node only: do not use up attempts, and do not undo
         raise
     return state.policy.codec.decode(payload, declared)
 
@@ -184,7 +182,7 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
 
 
 def _keep(state: RunState, call: StepCall, value: Any, attempt: int, began: float) -> Flow[Reply]:
-    """Record the result. One that cannot be kept is an error, and the step is done all the same."""
+    """Record the result. One that cannot be kept is an error, although the step is done."""
     ask = ask_of(state, call)
     ask.attempt, ask.position, ask.undo = attempt, state.next_position(), call.undo is not None
     problem: ResultError | None = None
@@ -285,8 +283,8 @@ def _rest(state: RunState, name: str, seconds: float) -> Flow[None]:
 
 
 def _leave(state: RunState, name: str, due: int | None) -> Flow[None]:
-    """Suspend the run: end the function here. What its other branches can do is done first: their next
-    steps would have to wait for this one, and a `TaskGroup` would cancel those that run."""
+    """Suspend the run: end the function here. Its other branches first go as far as they can, because a
+    `TaskGroup` would cancel them."""
     state.suspends[name] = due
     state.running.pop(name, None)
     try:

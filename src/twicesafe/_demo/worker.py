@@ -128,7 +128,7 @@ def main() -> None:
     if isinstance(bank, OwnBooks):
         take = together(Inbox.open(bank.url), bank)
     elif setting.url:
-        # Workers are killed on purpose here, so many attempts are normal.
+        # Workers are killed on purpose here, so it is normal to need many attempts.
         policy = Policy(lease=setting.lease, retention=3600, max_attempts=1000)
         receiver = Receiver.open(setting.url, policy=policy, scope=setting.scope)
         take = protected(receiver, bank)

@@ -18,7 +18,8 @@ import msgspec
 from .. import events
 from .._values.keys import Key
 from ..observers._log import LogObserver
-from ..observers._table import METRICS, REFUSALS, Metric, metric
+from ..observers._metric import Metric
+from ..observers._table import METRICS, REFUSALS, metric
 from ..observers._tally import Cell, Tally
 
 __all__ = ["Count", "Metrics", "added", "page"]
@@ -35,7 +36,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Request:
-    """A request that is being served: what its key is, and what became of it."""
+    """A request in progress: its key, and its outcome so far."""
 
     __slots__ = ("began", "key", "method", "outcome", "route")
 

@@ -42,14 +42,14 @@ class FlowRun:
     )
 
     def __init__(self, runtime: Any) -> None:
-        self._flight: Flight | None = None  # first: `__del__` looks at it, whatever fails here
+        self._flight: Flight | None = None  # first: `__del__` reads it, even if this method fails
         self._claims: list[ActiveClaim] = []
         self._runtime = runtime
         self._store = runtime.store
         self._perform = runtime.store.perform
         self._flights: SingleFlight = runtime.flights
         self._asked: ClaimRequest | list[ClaimRequest] | None = None
-        """Claims that were requested and are not held, whatever the answer was."""
+        """Claims that were requested and are not held: no answer came, or another worker has the key."""
         self._jobs: Any = None
         self.refused: Exception | None = None
         """Why an async store could not connect: the first request raises it."""

@@ -12,7 +12,7 @@ from types import CoroutineType
 from typing import Any
 
 from .._core.commands import Raised, Reply, Returned
-from .._core.handler_profile import refuse_coroutine
+from .._core.handler_kind import refuse_coroutine
 from .._values.context import ActiveClaim, active
 
 __all__ = ["invoke", "invoke_async"]

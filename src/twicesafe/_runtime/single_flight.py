@@ -2,9 +2,9 @@
 
 The first caller of a key leads its flight; the others wait and get the leader's recorded answer. If
 the leader ends without an answer, the waiters join again and one of them leads. A caller that must
-not wait for a handler only asks what becomes of the leader's claim: it is woken when a handler
-starts, when the leader itself waits for another process (delayed), or when the flight ends. One
-table serves threads and event loops.
+not wait for a handler waits only for the leader's claim. It is woken when a handler starts, when the
+leader itself waits for another process (delayed), or when the flight ends. One table serves threads and
+event loops.
 """
 
 from __future__ import annotations

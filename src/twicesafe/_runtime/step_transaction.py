@@ -1,4 +1,4 @@
-"""A step of a durable run in a transaction of its own, on the user's idle connection.
+"""A step of a durable run in a separate transaction, on the user's idle connection.
 
     begin       begin a transaction, check that this worker owns the run, set a mark
     record      write the step, if the transaction is still the one that was begun

@@ -1,8 +1,8 @@
-"""Transactions: the caller's own open transaction, whatever driver or framework it comes from.
+"""Transactions: the caller's open transaction, of any supported driver or framework.
 
     transaction = of(connection)          # AsyncTransaction: async_of(connection)
     transaction.check()                   # open? autocommit is refused, with the remedy
-    transaction.run(program)              # statements of ours, inside the caller's transaction
+    transaction.run(program)              # our statements, inside the caller's transaction
 
 Which file knows the object is found by the module names of its classes, so no driver is loaded
 that the caller did not load. Nothing here begins, commits or rolls back a transaction of the caller's;

@@ -4,7 +4,7 @@
     begun.transaction.run(program)
     begun.commit()                        # or rollback(), which never raises
 
-How a driver or a framework begins and ends a transaction is in the adapter of its own file (`ends`).
+How a driver or a framework begins and ends a transaction is in its adapter (`ends`).
 `owning` is for connections that we also open and close.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["AsyncBegun", "Begun", "begin", "begin_async"]
 
 
 class Begun:
-    """A transaction of ours on a connection of the user's."""
+    """A transaction that we began on the user's connection."""
 
     def __init__(self, transaction: Transaction, ends: Ends) -> None:
         self.transaction, self._ends = transaction, ends

@@ -24,7 +24,7 @@ _VENDORS: Final[dict[str, Dialect]] = {
 
 
 class DjangoTransaction(Transaction):
-    style: Style = "%s"  # Django's, whatever the driver
+    style: Style = "%s"  # Django's, with every driver
     remedy = "use `with transaction.atomic():`"
 
     def __init__(self, connection: Any) -> None:

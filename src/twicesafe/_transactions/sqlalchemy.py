@@ -2,7 +2,7 @@
 
 Statements go to the driver unchanged (`exec_driver_sql`), in the session's own transaction. We do not
 flush what is pending in an ORM session; its commit does. Whether a transaction
-is open is read from the driver below, whatever the engine, its options or its arguments say.
+is open is read from the driver, not from the engine, its options or its arguments.
 
 SQLite: the driver sends BEGIN before the first INSERT, UPDATE or DELETE only. A `begin_nested()`
 that comes earlier is a bare SAVEPOINT, and SQLite commits at its release. It is refused unless the
@@ -129,8 +129,8 @@ def _begins_first(probe: Any, driver: Any) -> bool:
 
 
 def _begin_sqlite(connection: Any) -> None:
-    """The driver would begin before the first write only, after a savepoint of ours: SQLAlchemy's begin
-    sends nothing to SQLite, unless an event does."""
+    """Begin now. The driver would begin only before the first write, after our savepoint, and SQLAlchemy's
+    begin sends nothing to SQLite unless an event does."""
     if connection.dialect.name == "sqlite":
         driver = connection.connection.driver_connection
         if not getattr(driver, "_conn", driver).in_transaction:

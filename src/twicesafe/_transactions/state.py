@@ -80,7 +80,7 @@ def postgresql_state(connection: Any, heard: bool) -> State:
 
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2
 _HEARD: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
-"""Connections that answered a statement of ours, with the number of their session."""
+"""Connections that answered one of our statements, with the number of their session."""
 
 
 def mysql_state(connection: Any, heard: bool) -> State:

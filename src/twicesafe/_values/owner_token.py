@@ -3,8 +3,8 @@
 80 random bits make them unique across processes, and a counter within one process, which is ten
 times cheaper than random bits for each token. A forked child gets its own random part.
 
-A claim may be made before its handler can start: `process_many` claims a whole batch at once. The
-token of such a claim begins with `AHEAD`. If its lease expires, the next claim does not count it:
+A claim may be made before its handler can start: `process_many` claims a whole batch at once. Then
+its token begins with `AHEAD`. If its lease expires, the next claim does not count it:
 most likely its handler never started. Every store keeps the token anyway, so the mark needs no column.
 """
 

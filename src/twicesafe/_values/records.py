@@ -239,7 +239,7 @@ class ReencryptReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Record counts of a store. Equal counts are equal, whatever the size."""
+    """Record counts of a store. Two with equal counts are equal; the size is not compared."""
 
     by_state: dict[State, int]
     """The number of records in each state."""

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _PROBLEM: Final = 65536
-"""Bytes of a problem document that are always read, whatever the policy says."""
+"""Bytes of a problem document that are read under every policy."""
 _ENDLESS: Final = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
 
 

@@ -107,7 +107,7 @@ def check_fields(model: Any) -> None:
 def fields_of(
     model: type[Any], without: Iterable[str] = (), kinds: Mapping[str, Kind] | None = None
 ) -> tuple[Field, ...]:
-    """The fields of a model. ``kinds``: those that the annotations do not tell."""
+    """The fields of a model. ``kinds``: the kinds that the annotations do not show."""
     named = tuple((kinds or {}).items())
     return _fields(model, frozenset(without), named)  # type: ignore[arg-type]  # classes hash
 

@@ -40,7 +40,7 @@ class Kind:
     convert: Callable[[Any, str], Any]
     """A value from a file or from Python, or WRONG; may raise `ConfigurationError` with better words."""
     read: Callable[[str], Any]
-    """The text of a variable as such a value; `ValueError` if it is none."""
+    """Reads the value from the text of a variable; `ValueError` if that is not possible."""
     schema: Mapping[str, Any]
     """JSON Schema."""
     shown: Callable[[Any], Any] = lambda value: value

@@ -19,108 +19,38 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from .._core.consuming.message import Message
-from .._core.consuming.recovery import DeadLetter, Recover
-from .._core.consuming.source import Found, Source
+from .._core.consuming.recovery import DeadLetter
+from .._core.consuming.source import Found
 from .._core.consuming.state import Report
-from .._core.handler_profile import expect_done
+from .._core.handler_kind import expect_done
 from .._runtime.adapting import for_event_loop, for_threads
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
-from .._values.keys import KeyLike
-from .._values.policy import Policy
 from .._values.records import State
 from .._values.settings import Duration, seconds
 from ..errors import BrokerUnavailableError, ParkedError
 from ..inbox import AsyncInbox, Inbox
 from ..inbox._edge_delivery import deliver, deliver_async, look_up, look_up_async
 from ..receiver import AsyncReceiver, Receiver
-from ._base import ConsumerBase, Order, opened, parking, parking_async
-from ._dead_letters import DeadLetterSetting
+from ._base import ConsumerBase
+from ._calls import parking, parking_async
 from ._signals import heeding
 
 __all__ = ["AsyncConsumer", "Consumer"]
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase[Receiver, Inbox]):
     """The blocking consumer: handlers run in a bounded pool of threads."""
 
     _is_async = False
     _deliver = staticmethod(deliver)
     _look_up = staticmethod(look_up)
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        receiver: Receiver | None = None,
-        inbox: Inbox | None = None,
-        connect: Callable[[], Any] | None = None,
-        key: Callable[[Message], KeyLike] | None = None,
-        concurrency: int = 8,
-        batch: int = 100,
-        order: Order = "key",
-        dead_letter: DeadLetterSetting = None,
-        recover: Recover | None = None,
-        policy: Policy | None = None,
-    ) -> None:
-        super().__init__(
-            source,
-            receiver=receiver,
-            inbox=inbox,
-            connect=connect,
-            key=key,
-            concurrency=concurrency,
-            batch=batch,
-            order=order,
-            dead_letter=dead_letter,
-            recover=recover,
-            policy=policy,
-        )
-        self._adapted = for_threads(source, "fetch")
-        self._dead: Any = None
+    def _adapt(self) -> None:
+        self._adapted = for_threads(self.source, "fetch")
+        self._dead = None
         if self._publisher is not None:
             self._dead = for_threads(self._publisher, "publish")
         self._dead_turn = threading.Semaphore(self._publishers_at_once)
-
-    @classmethod
-    def open(
-        cls,
-        url: str,
-        *,
-        receiver: Receiver | None = None,
-        inbox: Inbox | None = None,
-        connect: Callable[[], Any] | None = None,
-        key: Callable[[Message], KeyLike] | None = None,
-        concurrency: int = 8,
-        batch: int = 100,
-        order: Order = "key",
-        dead_letter: DeadLetterSetting = None,
-        recover: Recover | None = None,
-        policy: Policy | None = None,
-    ) -> Self:
-        """A consumer of the messages at this URL.
-
-        ``receiver``: lease mode, ``handle(message)``. ``inbox`` and ``connect``: transaction mode,
-        ``handle(connection, message)`` in one transaction per message. Neither: Kafka transaction
-        mode, ``handle(transaction, message)``, with ``transactional_id=`` in a Kafka URL. ``key``: the idempotency key
-        of a message, if not the id that its producer gave it. ``concurrency``: handlers that run at
-        once. ``batch``: messages that are fetched ahead. ``order``: with "key", messages of one key
-        run one after the other, and wait behind one that failed. ``dead_letter``: a publisher's URL
-        with ``topic=``, or a function of message and error; by default next to the source.
-        ``recover``: of message, error and attempt, what to do after a failed attempt.
-        """
-        return cls(
-            opened(url, cls.__name__),
-            receiver=receiver,
-            inbox=inbox,
-            connect=connect,
-            key=key,
-            concurrency=concurrency,
-            batch=batch,
-            order=order,
-            dead_letter=dead_letter,
-            recover=recover,
-            policy=policy,
-        )
 
     def run(self, handler: Callable[..., Any]) -> Report:
         """Handle messages until `stop`, SIGTERM or SIGINT: finish, record, acknowledge, leave.
@@ -197,80 +127,18 @@ class Consumer(ConsumerBase):
         return [record.key.value for record in found if record.key is not None]
 
 
-class AsyncConsumer(ConsumerBase):
+class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
     """Async version of `Consumer`: handlers run as tasks of the running event loop."""
 
     _is_async = True
     _deliver = staticmethod(deliver_async)
     _look_up = staticmethod(look_up_async)
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        receiver: AsyncReceiver | None = None,
-        inbox: AsyncInbox | None = None,
-        connect: Callable[[], Any] | None = None,
-        key: Callable[[Message], KeyLike] | None = None,
-        concurrency: int = 8,
-        batch: int = 100,
-        order: Order = "key",
-        dead_letter: DeadLetterSetting = None,
-        recover: Recover | None = None,
-        policy: Policy | None = None,
-    ) -> None:
-        super().__init__(
-            source,
-            receiver=receiver,
-            inbox=inbox,
-            connect=connect,
-            key=key,
-            concurrency=concurrency,
-            batch=batch,
-            order=order,
-            dead_letter=dead_letter,
-            recover=recover,
-            policy=policy,
-        )
-        self._adapted = for_event_loop(source, "fetch")
-        self._dead: Any = None
+    def _adapt(self) -> None:
+        self._adapted = for_event_loop(self.source, "fetch")
+        self._dead = None
         if self._publisher is not None:
             self._dead = for_event_loop(self._publisher, "publish")
-
-    @classmethod
-    def open(
-        cls,
-        url: str,
-        *,
-        receiver: AsyncReceiver | None = None,
-        inbox: AsyncInbox | None = None,
-        connect: Callable[[], Any] | None = None,
-        key: Callable[[Message], KeyLike] | None = None,
-        concurrency: int = 8,
-        batch: int = 100,
-        order: Order = "key",
-        dead_letter: DeadLetterSetting = None,
-        recover: Recover | None = None,
-        policy: Policy | None = None,
-    ) -> Self:
-        """A consumer of the messages at this URL. Not a coroutine: it connects on first use.
-
-        The settings are those of `Consumer.open`; the handler is async, and ``connect`` gives an
-        async context manager or an async connection.
-        """
-        return cls(
-            opened(url, cls.__name__),
-            receiver=receiver,
-            inbox=inbox,
-            connect=connect,
-            key=key,
-            concurrency=concurrency,
-            batch=batch,
-            order=order,
-            dead_letter=dead_letter,
-            recover=recover,
-            policy=policy,
-        )
 
     async def run(self, handler: Callable[..., Awaitable[Any]]) -> Report:
         """Handle messages until `stop`, SIGTERM or SIGINT: finish, record, acknowledge, leave.
@@ -352,8 +220,8 @@ class AsyncConsumer(ConsumerBase):
 
 
 def _contained(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """A cancellation that no one asked of the handler is its failure, not the consumer's end: it has
-    awaited something that was cancelled."""
+    """Turn a cancellation that comes from inside the handler into its failure: it awaited something that
+    was cancelled. The consumer goes on."""
 
     @functools.wraps(handler)
     async def handle(*given: Any) -> Any:

@@ -79,7 +79,7 @@ def dead_message(
     headers = dict(message.headers)
     headers.update({PREFIX + name: _line(text) for name, text in given.items() if text})
     id_ = message.id
-    if id_ is None and key is not None:  # it has a key all the same, and keeps it
+    if id_ is None and key is not None:  # it has a key even without an id, and keeps it
         id_ = key.value
         headers.setdefault(KEY_HEADER, field_of(id_))
     return Outgoing(id_ or uuid7(), topic, message.body, message.key, headers)

@@ -5,7 +5,7 @@
 
 The handler only collects: `KafkaTransaction.publish` sends nothing. When it has returned, the source
 publishes what was collected in the transaction that commits the message. There is no store: attempts
-are counted in this process, and a dead letter is published in such a transaction, too.
+are counted in this process, and a dead letter is also published in a transaction.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class DeadLetters:
                 return
 
     def _fetch(self, held: list[Received], limit: int) -> None:
-        """Add letters until so many are held, or as many as may be, or until there are no more."""
+        """Add letters until ``limit`` are held, or as many as the source allows, or all that there are."""
         while (room := min(limit, self.source.most_held) - len(held)) > 0:
             joined = getattr(self.source, "joined", True)
             some: Sequence[Received] = self._adapted.fetch(min(PAGE, room), QUIET)

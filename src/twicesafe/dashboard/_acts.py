@@ -1,10 +1,8 @@
-"""Acts of operators: what each is called, whom it is for, what a form must say, and what really happened.
+"""Acts of operators: what each is called, whom it is for, and what really happened to one key.
 
 An act on one key is about the run that the page showed: if another one has started since, or was decided on,
-nothing is changed. It reads the record before and after, and reports both. An act on everything that a filter
-matches first shows how many keys that is (the dry run), and is refused if there are more by the time it is
-confirmed; what happens to each is decided by `act_on_listed`, as on the command line. The store writes who
-and why in the same transaction as the change.
+nothing is changed. It reads the record before and after, and reports both. The store writes who and why
+in the same transaction as the change. `_acts_on_all` acts on everything that a filter matches.
 """
 
 from __future__ import annotations
@@ -14,51 +12,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
-from .._core.acting import Fate
 from .._core.commands import Flow
-from .._core.http.message import StoredResponse
-from .._core.http.stored import RESPONSE_CODEC
-from .._core.lifecycle import TRANSITIONS, RecordEvent
-from .._edges.readable import counted, state_words, visible
+from .._core.transitions import TRANSITIONS, RecordEvent
+from .._edges.readable import state_words, visible
 from .._values.records import Record, State
-from ..errors import NotStorableError, StoreUnavailableError, TwicesafeError
+from ..errors import StoreUnavailableError, TwicesafeError
 from ._asking import Asking
-from ._filters import Filters
+from ._forms import Answer, BadFormError, Signed, answer, number
 
-__all__ = [
-    "ACTS",
-    "AT_ONCE",
-    "Act",
-    "BadFormError",
-    "DryRun",
-    "Result",
-    "Signed",
-    "dry_run",
-    "number_of",
-    "on_all",
-    "on_one",
-    "signed",
-]
+__all__ = ["ACTS", "LOOK", "UNKNOWN", "Act", "Result", "on_one", "request_of"]
 
-AT_ONCE: Final = 1000
-"""Keys that one act on a filter changes, at most."""
-LONGEST: Final = 255
-"""Characters of a name or a reason."""
-LARGEST: Final = 65536
-"""Characters of an answer that is typed in."""
 
 _log = logging.getLogger("twicesafe.dashboard")
 
 
-_UNKNOWN: Final = "It is not known whether anything was changed"
-_LOOK: Final = "Look at the key again once the store answers."
-
-
-class BadFormError(Exception):
-    """The form cannot be used; its text says what to change."""
+UNKNOWN: Final = "It is not known whether anything was changed"
+LOOK: Final = "Look at the key again once the store answers."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,64 +108,6 @@ ACTS: Final = {
 """`restart`, and the acts of steps, are for durable runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
-    by: str
-    why: str
-
-
-def signed(form: Mapping[str, str], user: str) -> Signed:
-    """Who and why. A visitor whose name is known acts under that name only."""
-    by = user or form.get("by", "").strip()
-    why = form.get("why", "").strip()
-    for text, what in ((by, "your name"), (why, "the reason")):
-        if not text:
-            raise BadFormError(f"Nothing was changed: {what} is missing. The audit needs both.")
-        if len(text) > LONGEST:
-            raise BadFormError(f"Nothing was changed: {what} has more than {LONGEST} characters.")
-    return Signed(by, why)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What `resolve` records."""
-
-    value: Any
-    codec: Any
-    """None: the receiver's own."""
-
-
-def answer(form: Mapping[str, str]) -> Answer:
-    text = form.get("answer", "")  # not "value": that is a filter, on the same form
-    if len(text) > LARGEST:
-        raise BadFormError(f"Nothing was changed: the answer has more than {LARGEST:,} characters.")
-    if form.get("kind") == "response":
-        return Answer(_response(form.get("status", ""), form.get("type", ""), text), RESPONSE_CODEC)
-    try:
-        return Answer(msgspec.json.decode(text.encode()), None)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise BadFormError(
-            f'Nothing was changed: the answer is not JSON ({error}). Text needs quotes: "paid".'
-        ) from error
-
-
-def _response(status: str, kind: str, text: str) -> StoredResponse:
-    if not 200 <= number_of(status) <= 599:
-        raise BadFormError("Nothing was changed: the status is a number from 200 to 599.")
-    lines = ((b"content-type", kind.encode("latin-1", "replace")),) if kind else ()
-    made = StoredResponse(int(status), lines, text.encode("utf-8", "replace"))
-    try:
-        RESPONSE_CODEC.encode(made)
-    except NotStorableError as error:
-        raise BadFormError(f"Nothing was changed: {error}") from error
-    return made
-
-
-def number_of(text: str) -> int:
-    """A number of a form; -1: it is none, or far too large."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What really happened."""
@@ -218,17 +131,17 @@ async def on_one(
         return Result(
             changed=False, title="Nothing was changed", details=(forgotten,), record=record
         )
-    # A form of ours has the fence that its page showed; a page may stay open for hours.
-    seen = number_of(form["fence"]) if "fence" in form else record.fence
+    # Our form has the fence that its page showed; a page may stay open for hours.
+    seen = number(form["fence"]) if "fence" in form else record.fence
     try:
-        request = _request(asking, act, replace(record, fence=seen), who, given, form)
+        request = request_of(asking, act, replace(record, fence=seen), who, given, form)
         if await asking.act(request) is False:
             refused = "The run is over, or this step has a value, which stays."
             return Result(
                 changed=False, title="Nothing was changed", details=(refused,), record=record
             )
     except StoreUnavailableError as error:
-        return Result(changed=False, title=_UNKNOWN, details=(str(error), _LOOK), record=record)
+        return Result(changed=False, title=UNKNOWN, details=(str(error), LOOK), record=record)
     except TwicesafeError as error:
         return Result(
             changed=False, title="Nothing was changed", details=(str(error),), record=record
@@ -251,7 +164,7 @@ def _given(act: Act, form: Mapping[str, str]) -> Answer | None:
     return answer(form) if act.name in ("resolve", "signal", "skip") else None
 
 
-def _request(
+def request_of(
     asking: Asking,
     act: Act,
     record: Record,
@@ -276,120 +189,3 @@ def _request(
             return asking.skip(record, step, value, who.by, who.why)
     assert given is not None
     return asking.resolve(record, value, who.by, who.why, given.codec, listed)
-
-
-# --- everything that a filter matches --------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRun:
-    """How many keys an act would change, before it does."""
-
-    act: Act
-    filters: Filters
-    would: dict[State, int]
-    """Keys that it would change, by state."""
-    left: int
-    """Keys that match but stay as they are."""
-
-    @property
-    def count(self) -> int:
-        return sum(self.would.values())
-
-    @property
-    def now(self) -> int:
-        """How many of them this act changes at once."""
-        return min(self.count, AT_ONCE)
-
-    @property
-    def targets(self) -> Filters:
-        """The filters, narrowed to what is changed."""
-        return _narrowed(self.filters, tuple(self.would))
-
-
-async def dry_run(asking: Asking, act: Act, filters: Filters) -> DryRun:
-    total = await asking.count(filters)
-    would = {}
-    for state in _eligible(act, filters):
-        if number := await asking.count(_narrowed(filters, (state,))):
-            would[state] = number
-    left = max(0, total - sum(would.values()))
-    return DryRun(act=act, filters=filters, would=would, left=left)
-
-
-def _eligible(act: Act, filters: Filters) -> tuple[State, ...]:
-    """Work in progress loses its claim by an act, so it is offered only if its lease is over."""
-    offered = act.states
-    if filters.stuck:
-        offered = (State.IN_PROGRESS,) if act.is_possible(State.IN_PROGRESS) else ()
-    return tuple(state for state in offered if not filters.states or state in filters.states)
-
-
-def _narrowed(filters: Filters, states: tuple[State, ...]) -> Filters:
-    return Filters.read(
-        [("state", state.value) for state in states]
-        + [(name, text) for name, text in filters.fields() if name != "state"]
-    )
-
-
-async def on_all(
-    asking: Asking, act: Act, filters: Filters, who: Signed, form: Mapping[str, str]
-) -> Result:
-    """Act on everything that matches, the newest first, at most `AT_ONCE`."""
-    given = answer(form) if act.name == "resolve" else None
-    plan = await dry_run(asking, act, filters)
-    expected = form.get("count", "")
-    if plan.count > number_of(expected):
-        return Result(
-            changed=False,
-            title="Nothing was changed",
-            details=(
-                f"{counted(plan.count, 'key')} match now, and you confirmed {visible(expected) or 'no number'}.",
-                "Look at the new count, then confirm again.",
-            ),
-        )
-    done, refused, moved, cut = 0, [], 0, ""
-    for record in await _collected(asking, plan):
-        try:
-            request = None
-            if record.key is not None:
-                request = _request(asking, act, record, who, given, {}, listed=True)
-            fate, why = await asking.act_on_listed(record, request)
-        except StoreUnavailableError as error:
-            cut = f"{error}. It is not known whether the last key was changed. {_LOOK}"
-            break
-        if fate is Fate.DONE:
-            done += 1
-        elif fate is Fate.REFUSED:
-            refused.append(f"key {record.short}: {why}")
-        else:
-            moved += 1  # a worker or another operator has it
-    _log.info(
-        "%s %s on %s: %d changed, %d refused, %d changed meanwhile: %s",
-        *(visible(who.by), act.name, visible(filters.words()), done, len(refused), moved),
-        visible(who.why),
-    )
-    details = [f"{counted(done, 'key')} {act.done}."] if done else []
-    if cut:
-        details.append(f"The store stopped answering: {cut}")
-    if refused:
-        details.append(f"{counted(len(refused), 'key')} refused. The first: {refused[0]}")
-    if moved:
-        details.append(f"{counted(moved, 'key')} changed meanwhile and stayed as they are.")
-    if (left := plan.count - done - len(refused) - moved) > 0 and not cut:
-        details.append(f"{counted(left, 'key')} still match: an act changes {AT_ONCE:,} at most.")
-    nothing = _UNKNOWN if cut else "Nothing was changed"
-    title = f"{counted(done, 'key')} changed" if done else nothing
-    return Result(changed=bool(done), title=title, details=tuple(details))
-
-
-async def _collected(asking: Asking, plan: DryRun) -> list[Record]:
-    """All records first: an act changes what matches, and so what the next page would be."""
-    found: list[Record] = []
-    after = ""
-    while plan.would and len(found) < AT_ONCE:
-        page, after = await asking.page(plan.targets, min(200, AT_ONCE - len(found)), after)
-        found += page
-        if not after:
-            break
-    return found

@@ -22,8 +22,10 @@ from .._edges.readable import visible
 from ..errors import ConfigurationError, UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ._access import ResolveAccess
-from ._acts import ACTS, AT_ONCE, BadFormError, Result, dry_run, on_all, on_one, signed
+from ._acts import ACTS, Result, on_one
+from ._acts_on_all import AT_ONCE, dry_run, on_all
 from ._asking import Asking
+from ._forms import BadFormError, signed
 from ._letters import LETTER_ACTS, Choice, LetterAct, act_on_letters, look
 from ._lists import audit_rows, depth_facts, lane_rows, letter_rows
 from ._login import SESSION_COOKIE

@@ -17,8 +17,9 @@ from .._core.commands import Flow
 from .._edges.readable import counted, visible
 from ..consumers import DeadLetters, Letter
 from ..consumers._letters import Which
-from ._acts import Result, Signed, number_of
+from ._acts import Result
 from ._asking import Asking
+from ._forms import Signed, number
 
 __all__ = ["LETTER_ACTS", "Choice", "LetterAct", "act_on_letters", "look"]
 
@@ -107,7 +108,7 @@ async def act_on_letters(
     def work() -> Result:
         with DeadLetters.open(url) as dead:
             chosen = list(filter(choice.which, dead.look(MOST)))
-            if len(chosen) > number_of(form.get("count", "")):
+            if len(chosen) > number(form.get("count", "")):
                 return _more(len(chosen), form.get("count", ""))
             digits = {one.digits for one in chosen}
             given: dict[str, Any] = {"by": who.by, "why": who.why, "limit": MOST, "run": run}

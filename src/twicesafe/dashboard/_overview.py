@@ -125,7 +125,7 @@ class Overview:
     trouble: tuple[TroubleRow, ...] | None
     """The newest first; None: this process receives nothing."""
     checks: tuple[Check, ...]
-    """Those that need a look first, those that cannot be judged last."""
+    """First those that need attention, last those that cannot be judged."""
 
 
 def overview(look: Look) -> Overview:

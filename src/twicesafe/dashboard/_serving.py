@@ -1,7 +1,7 @@
 """``twicesafe dashboard``: the dashboard alone, on uvicorn.
 
-Without a token it answers on the loopback only, and only to requests that come from this machine itself: one
-that a proxy has passed on is refused, because anyone may stand behind that proxy.
+Without a token it listens on the loopback only, and answers only requests from this machine. A request that
+came through a proxy is refused, because anyone may have sent it to the proxy.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class DashboardSettings:
     read_token_file: str = ""
     """File with that token, instead of the setting itself."""
     read_only: bool = False
-    """No acts, whatever the token."""
+    """No acts, not even with the token."""
     show_keys: bool = False
     """Show keys, scopes and the bodies of dead letters; otherwise the first 8 digits of a key's id."""
     metrics: Annotated[tuple[str, ...], URLS] = ()

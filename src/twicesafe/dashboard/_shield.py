@@ -116,7 +116,7 @@ def new_token() -> str:
 
 
 def refusal(headers: Mapping[str, str], cookie: str, field: str) -> str:
-    """Why a POST is refused; empty: it comes from a form of ours.
+    """Why a POST is refused; empty: it comes from one of our forms.
 
     ``cookie``: the token that this browser has; ``field``: the one that came with the form.
     """

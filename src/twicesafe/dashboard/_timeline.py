@@ -1,8 +1,8 @@
 """The timeline of one key: what is known of its past and its future, in order. Pure.
 
 A record keeps the first claim and the last change; operators' acts are in the audit. What happened in
-between is known only to the processes that saw it: a dashboard in such a process adds what it saw. What is
-not known is said so, not left out.
+between is known only to the processes that saw it. A dashboard that runs in one of them adds it. The timeline
+says what is not known; it does not leave it out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A visit: one request, from access to response, the same for every page.
 
 access     resolved first; without it there is no page, and without "all" no act
-forms      a POST is read only if it is a plain form of ours: see `_shield.refusal`
+forms      a POST is read only if it is a plain form of the dashboard: see `_shield.refusal`
 errors     of the library become pages that say what happened; they never show a key
 """
 
@@ -22,9 +22,9 @@ from .. import __version__
 from .._edges.readable import visible
 from ..errors import StoreError, TwicesafeError, UsageError
 from ._access import FORBIDDEN, Access, ResolveAccess, checked
-from ._acts import BadFormError
 from ._asking import Asking
 from ._filters import Filters
+from ._forms import BadFormError
 from ._login import Login
 from ._shield import FORM_COOKIE, new_token, refusal
 from ._templates import render

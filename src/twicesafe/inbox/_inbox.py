@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ov
 
 from .. import events
 from .._core import inbox_flow as core
-from .._core.handler_profile import FingerprintSetting, profile_of, refuse_async, refuse_generator
+from .._core.handler_kind import refuse_async, refuse_generator
+from .._core.handler_profile import FingerprintSetting, profile_of
 from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
 from .._values.policy import Policy

@@ -1,4 +1,4 @@
-"""Alembic: the tables of records, and those of the outbox, as a revision of yours.
+"""Alembic: the tables of records, and those of the outbox, as one of your revisions.
 
     from alembic import op
     from twicesafe.integrations.alembic import create_tables, drop_tables

@@ -30,7 +30,9 @@ import msgspec
 
 from .._core.consuming.message import Message, body_of, key_of
 from .._core.consuming.recovery import Recover, default_recovery
-from .._core.handler_profile import FingerprintSetting, expect_done, scope_of_function
+from .._core.handler_kind import expect_done
+from .._core.handler_profile import FingerprintSetting
+from .._core.handler_scope import scope_of_function
 from .._core.sqs_wire import BODY, ID, OURS, deduplication_id, headers_of
 from .._core.sqs_wire import body_of as body_of_text
 from .._values.keys import KeyLike
@@ -38,7 +40,8 @@ from .._values.policy import Policy
 from .._values.settings import seconds
 from ..errors import UsageError
 from ..receiver import Receiver
-from ..receiver._base import check_receiver, whole
+from ..receiver._base import check_receiver
+from ..receiver._batches import whole
 from ..receiver._delivering import policy_for_redelivery, verdicts_on
 
 __all__ = ["BatchAnswer", "LambdaContext", "batch_handler", "event_handler"]

@@ -1,4 +1,4 @@
-"""Celery: a task class whose tasks run once per id, whatever the broker delivers again.
+"""Celery: a task class whose tasks run once per id, even if the broker delivers one again.
 
     app = Celery("shop", broker="redis://…", task_cls=idempotent_task(receiver))     # all tasks
 

@@ -1,4 +1,4 @@
-"""Dramatiq: a middleware that lets every actor run once per message, whatever the broker delivers again.
+"""Dramatiq: a middleware that lets every actor run once per message, even if the broker delivers it again.
 
     broker.add_middleware(IdempotentActors(receiver))
 

@@ -1,4 +1,4 @@
-"""LangChain: a middleware of agents that lets a tool call happen once, whatever the model tries again.
+"""LangChain: a middleware of agents that lets a tool call happen once, even if the model repeats it.
 
     agent = create_agent(model, tools=[charge], middleware=[IdempotentTools(receiver, {
         "charge": ToolRule(identity=("order_id",), prose=("note",), probe=find_charge),

@@ -1,4 +1,4 @@
-"""MCP: a middleware of FastMCP that lets a server's tools happen once, whatever the client sends again.
+"""MCP: a middleware of FastMCP that lets a tool call happen once, even if the client sends it again.
 
     server = FastMCP("shop")
     server.add_middleware(IdempotentTools(receiver, {                        # an AsyncReceiver
@@ -6,16 +6,16 @@
     }))
 
 MCP gives every request a new id, and a session may be new after a reconnect, so neither can be a key. The
-key is what the client's program put into ``_meta`` as ``dev.twicesafe/key``; else it is made of the
-principal (of the access token), the run (``dev.twicesafe/run`` in ``_meta``, if it is there), the tool and
-the arguments that the rule names as identity.
+key is what the client's program put into ``_meta`` as ``dev.twicesafe/key``. Without it, the key is made from
+the principal of the access token, the run (``dev.twicesafe/run`` in ``_meta``, if given), the tool, and the
+arguments that the rule names as identity.
 
 A replay is the recorded result with ``dev.twicesafe/replayed`` in ``_meta`` and one more text block for the
 model. A refusal is a result with ``isError`` and a text that says what to do. Listed tools that have a rule
 get ``idempotentHint``.
 
 A tool says that nothing was done by raising `ToolError` (with no other error behind it) or by a result with
-``is_error``. One that asks the client for input must do so before its effect: the next leg runs it again.
+``is_error``. A tool that asks the client for input must ask before its effect, because the next leg runs it again.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class IdempotentTools(Middleware):
 
 
 class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
-    """FastMCP refused the arguments, so the tool was not called: whatever led to that error."""
+    """FastMCP refused the arguments, so the tool was not called."""
 
     def __init__(self, error: ValidationError) -> None:
         super().__init__(str(error))

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: function tools that happen once, whatever the model tries again.
+"""OpenAI Agents SDK: function tools whose calls happen once, even if the model repeats them.
 
     agent = Agent(name="shop", tools=idempotent_tools(receiver, {             # an AsyncReceiver
         "charge": ToolRule(identity=("order_id",), prose=("note",), probe=find_charge),
@@ -54,7 +54,7 @@ def idempotent_tools(
     principal: Callable[[ToolContext[Any]], str | None] | None = None,
     run: Callable[[ToolContext[Any]], str | None] | None = None,
 ) -> list[Tool]:
-    """These tools, of which those that have a rule are called once per key. Yours are not changed.
+    """The same tools; those with a rule are called once per key. Your tools are not changed.
 
     ``principal`` and ``run`` are functions of the SDK's tool context that return on whose behalf a call
     is made, and which run it belongs to.

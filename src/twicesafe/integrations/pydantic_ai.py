@@ -1,4 +1,4 @@
-"""Pydantic AI: a toolset around yours that lets a tool call happen once, whatever the model tries again.
+"""Pydantic AI: a toolset around yours that lets a tool call happen once, even if the model repeats it.
 
     tools = IdempotentTools(FunctionToolset([charge]), receiver, {            # an AsyncReceiver
         "charge": ToolRule(identity=("order_id",), prose=("note",), probe=find_charge),

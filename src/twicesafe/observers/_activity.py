@@ -14,7 +14,7 @@ from .. import events as ev
 from .._values.clocks import WorkerClock, since_boot, wall_clock
 from ..events import Event
 from ._history import APART, LATELY, SEEN, SLICE, History, Numbers, Slice
-from ._table import together
+from ._metric import together
 from ._tally import Tally
 
 __all__ = ["APART", "LATELY", "SLICE", "Activity", "Slice", "Trouble"]

@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from ._table import METRICS, Metric
+from ._metric import Metric
+from ._table import METRICS
 
 __all__ = ["ALERTS", "RULES_FILE", "Alert", "metrics_of", "rules"]
 

@@ -10,7 +10,8 @@ import itertools
 import json
 from typing import Any, Final
 
-from ._table import METRICS, Metric
+from ._metric import Metric
+from ._table import METRICS
 
 __all__ = ["DASHBOARD_FILE", "dashboard"]
 

@@ -66,11 +66,11 @@ class LogObserver:
     """Logs to ``logger`` (by default ``twicesafe.events``).
 
     The message is ``replayed key=1f2e3d4c age=12.5 cached=false``; with ``json`` it is one JSON
-    object. The same fields are in ``record.twicesafe``, for a formatter of yours.
+    object. The same fields are in ``record.twicesafe``, for your own formatter.
     """
 
     logs_warnings = True
-    """It logs what `events.log_warnings` would."""
+    """It logs what `events._notifying.log_warnings` would."""
 
     def __init__(self, logger: logging.Logger | str | None = None, *, json: bool = False) -> None:
         named = logger if isinstance(logger, str) else "twicesafe.events"

@@ -26,7 +26,8 @@ from .._values.context import active
 from .._values.drivers import driver
 from .._values.keys import Key
 from .._version import __version__
-from ._table import OF_RECEIVERS, Metric, Source, compiled, together
+from ._metric import Metric, Source, compiled, together
+from ._table import OF_RECEIVERS
 from ._tally import Tally
 
 with driver("opentelemetry"):
@@ -76,7 +77,7 @@ class OpenTelemetryObserver:
         return run if self._spans is None else partial(self._run_in_span, key, run)
 
     def trace_step(self, key: Key, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
-        """A step of a durable run: a span of its own, current while the step runs."""
+        """A step of a durable run: it has its own span, which is current while the step runs."""
         if self._spans is None:
             return run
         return partial(self._run_in_span, key, run, "twicesafe step", {"twicesafe.step": name})

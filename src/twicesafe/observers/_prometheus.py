@@ -1,9 +1,8 @@
 """`PrometheusObserver`: the table of metrics in a registry of prometheus-client.
 
 Your application serves the registry as it does for its own metrics. Several processes that serve one
-page use the multiprocess mode of prometheus-client (``PROMETHEUS_MULTIPROC_DIR``): counters and
-histograms are then added up, and of a gauge the most recent value is shown, because all processes
-count the same store.
+page use the multiprocess mode of prometheus-client (``PROMETHEUS_MULTIPROC_DIR``). It adds up counters and
+histograms, and shows the most recent value of a gauge, because all processes count the same store.
 
 In one process the numbers are counted in a tally and read at each scrape, which costs a third of the
 library's own objects. The multiprocess mode needs those objects, so there they are used.
@@ -21,7 +20,8 @@ from .._values.drivers import driver
 from .._values.keys import Key
 from ..errors import ConfigurationError
 from ..events import Event
-from ._table import OF_RECEIVERS, Metric, Source, compiled, together
+from ._metric import Metric, Source, compiled, together
+from ._table import OF_RECEIVERS
 from ._tally import Cell, Tally, label_of
 
 with driver("prometheus_client"):

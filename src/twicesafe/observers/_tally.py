@@ -21,7 +21,8 @@ from typing import Any, Final, TypeAlias
 from .._forking import RenewedLock
 from .._values.keys import Key
 from ..events import Event
-from ._table import OF_RECEIVERS, Metric, Source, compiled
+from ._metric import Metric, Source, compiled
+from ._table import OF_RECEIVERS
 
 __all__ = ["Cell", "Tally", "label_of"]
 

@@ -1,7 +1,7 @@
 """What may be added to an outbox: every message is checked before it is written.
 
-A row that no broker accepts would park its lane, so limits and header rules are those that all
-publishers share.
+A row that no broker accepts would park its lane. So the limits and header rules are the ones that every
+publisher can keep.
 """
 
 from __future__ import annotations

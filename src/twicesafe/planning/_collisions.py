@@ -50,7 +50,7 @@ _KINDS: Final = (
 
 
 def collision_probability(keys: float, bits: int) -> float:
-    """That any two of so many random values of so many bits are equal."""
+    """The probability that two of ``keys`` random values of ``bits`` bits are equal."""
     return _at_least_one(keys * max(keys - 1, 0.0) / 2, bits)
 
 

@@ -4,7 +4,7 @@
 
 A longer window needs more storage and lets fewer duplicates through. Between two knots of the delays the
 cost is convex, so the least cost of each part is found by golden-section search, and the best part wins.
-All amounts are per month, in whatever currency the prices are. There is no price list here: prices are yours.
+All amounts are per month, in the currency of the prices. There is no price list here: you give the prices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Prices:
     storage: float
     """One gigabyte (10⁹ bytes) for a month; of memory, for Redis and the memory store."""
     fixed: float = 0.0
-    """Per month, whatever the window: the server, its operation."""
+    """Per month, the same for every window: the server, its operation."""
 
     def __post_init__(self) -> None:
         for name in ("duplicate", "storage", "fixed"):

@@ -3,7 +3,7 @@
     records = new keys per second × (window + time until the sweep)       Little's law, L = λW
     bytes   = records × bytes per key
 
-A late duplicate makes a record too; these are left out, being few wherever a window is useful.
+A late duplicate makes a record too. These are left out: with a useful window there are few.
 Bytes per key are those of the published benchmark (`_published`), corrected by the bytes of your results
 and keys: they are stored as they are. They include indexes, and what autovacuum leaves in PostgreSQL.
 """

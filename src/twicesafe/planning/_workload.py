@@ -1,4 +1,4 @@
-"""Workload: what a plan is made for. All of it is a guess of yours, or a measurement of your store."""
+"""Workload: what a plan is made for. You estimate the numbers, or measure them in your store."""
 
 from __future__ import annotations
 

@@ -5,57 +5,38 @@ The two differ only in how they run the flows that are made here.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, NoReturn, Self
 
 from .. import events
-from .._core import completing, operations
 from .._core.call import Call
-from .._core.commands import Flow, Raised
-from .._core.consuming.recovery import Recover, decide
+from .._core.commands import Raised
 from .._core.duplicates import outcome_of
-from .._core.encrypting import encrypted, encrypted_step
+from .._core.handler_kind import refuse_generator
 from .._core.handler_profile import (
     FingerprintSetting,
     HandlerProfile,
     check_setting,
     claimed_content,
     profile_of,
-    refuse_generator,
-    scope_of_function,
 )
-from .._core.protocol import Discard, Forget, Release, Resolve, Verdict
+from .._core.handler_scope import scope_of_function
+from .._core.protocol import Verdict
 from .._core.resolved_policy import ResolvedPolicy
-from .._core.run_requests import FOREVER, Restart
-from .._core.run_state import checked_name
-from .._core.searching import Conditions, conditions
 from .._values.breaker import Breaker
-from .._values.clocks import wall_clock
 from .._values.context import scope_of_context
 from .._values.fingerprint import field_names, stated
 from .._values.keys import Key, KeyLike, as_key
-from .._values.outcomes import Failure, Outcome
+from .._values.outcomes import Outcome
 from .._values.policy import Policy
-from .._values.records import Record, State, Stats
-from .._values.settings import Duration, seconds
 from .._values.signed_key import require_signature
 from ..errors import ConfigurationError, stays_here
-from ..stores._base import AsyncStore, Finding, Store
+from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, mask
 from ._decorator import Decoration
 
-__all__ = [
-    "ReceiverBase",
-    "check_receiver",
-    "fallback_of",
-    "merged",
-    "sampled",
-    "unswept",
-    "value_or_raise",
-    "whole",
-]
+__all__ = ["ReceiverBase", "check_receiver", "fallback_of", "value_or_raise"]
 
 
 _REPLAY = Verdict.REPLAY
@@ -217,101 +198,6 @@ class ReceiverBase:
             return outcome_of(call, answer)
         return None
 
-    # -- operator requests --------------------------------------------------------------------
-
-    def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
-        if self._keeps_steps:
-            yield from operations.operate_run(key, ask)
-        else:
-            yield from operations.operate(key, ask)
-        cache = self._runtime.cache
-        if cache is not None:
-            cache.drop(key.id)  # after the store's change, so nothing refills it
-
-    def _release(
-        self,
-        key: Key,
-        by: str,
-        why: str,
-        force: bool,
-        fence: int | None,
-        unless_running: bool = False,
-    ) -> Flow[None]:
-        retention = self._resolved.retention_ms
-        return self._operate(key, Release(key.id, by, why, retention, force, fence, unless_running))
-
-    def _restart(self, key: Key, by: str, why: str, force: bool, fence: int | None) -> Flow[None]:
-        return self._operate(key, Restart(key.id, by, why, FOREVER, force, fence))
-
-    def _skip(
-        self,
-        key: Key,
-        name: str,
-        value: object,
-        by: str,
-        why: str,
-        returns: Any,
-        fence: int | None,
-    ) -> Flow[None]:
-        payload = self._resolved.codec.encode(value, returns)
-        payload = encrypted_step(self._resolved.cipher, key.id, checked_name(name, key), payload)
-        return completing.skip_step(key, checked_name(name, key), payload, by, why, fence)
-
-    def _signal(
-        self, key: Key, name: str, value: object, returns: Any, by: str, why: str
-    ) -> Flow[bool]:
-        payload = self._resolved.codec.encode(value, returns)
-        payload = encrypted_step(self._resolved.cipher, key.id, name, payload)
-        return completing.send_signal(
-            key, checked_name(name, key), payload, self._resolved.retention_ms, by, why
-        )
-
-    @property
-    def _keeps_steps(self) -> bool:
-        return bool(self.store.capabilities.steps)
-
-    def _resolve(
-        self,
-        key: Key,
-        value: object,
-        by: str,
-        why: str,
-        returns: Any,
-        fence: int | None,
-        unless_running: bool = False,
-    ) -> Flow[None]:
-        payload = self._resolved.codec.encode(value, returns)
-        payload = encrypted(self._resolved.cipher, key, State.COMPLETED, payload)
-        retention = self._resolved.retention_ms
-        ask = Resolve(key.id, by, why, retention, payload, fence, unless_running)
-        return self._operate(key, ask)
-
-    def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
-        return self._operate(key, Forget(key.id, by, why, self._resolved.retention_ms))
-
-    def _discard(self, key: Key, by: str, why: str) -> Flow[None]:
-        """The dead letter of this key was removed."""
-        return operations.operate(key, Discard(key.id, by, why, self._resolved.retention_ms))
-
-    def _tell_sample(self, stats: Stats) -> Stats:
-        """Notify observers of what is in the store."""
-        self._notify(sampled(stats))
-        return stats
-
-    def _before(self, older_than: Duration) -> int:
-        # The unit is hours, so the node's clock is good enough; wrongly parked work can complete.
-        return wall_clock() - round(seconds(older_than, "older_than") * 1000)
-
-    def _asked(self, given: Conditions) -> dict[str, Any]:
-        return conditions(given, wall_clock())
-
-    def _tell_parked(self, records: list[Record]) -> list[Record]:
-        for record in records:
-            assert record.key is not None  # only forgotten records have none
-            closed = events.Held if record.state is State.HELD else events.Parked
-            self._notify(closed(record.key, "its lease ended long ago and it was not redelivered"))
-        return records
-
     # -- decorating ---------------------------------------------------------------------------
 
     def _decorated(
@@ -355,29 +241,6 @@ class ReceiverBase:
         """The completer finds a durable function by its name; the last one of a name counts."""
         self._durables[durable.name] = durable
         return durable
-
-    def _calls(
-        self,
-        messages: Sequence[Any],
-        handler: Callable[..., Any],
-        key: Callable[[Any], KeyLike],
-        profile: HandlerProfile,
-        recover: Recover | None = None,
-    ) -> tuple[list[Call], dict[int, Failure]]:
-        """One call per message; a message without a valid key becomes a failure."""
-        calls: list[Call] = []
-        bad: dict[int, Failure] = {}
-        for index, message in enumerate(messages):
-            full: Key | None = None
-            try:
-                full = self._delivered_key(key(message))
-                run = functools.partial(handler, message)
-                calls.append(self._call(full, run, profile, (message,), {}))
-                if recover is not None:
-                    calls[-1].decide = decide(recover, message, self._resolved)
-            except Exception as error:
-                bad[index] = Failure(error, full)
-        return calls, bad
 
 
 def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> None:
@@ -429,43 +292,7 @@ def _is_same_place(given: Any, url: str) -> bool:
     return other == url and "memory:" not in url
 
 
-def sampled(stats: Stats) -> events.StoreSampled:
-    # The unit is minutes, so the node's clock is good enough.
-    oldest = stats.oldest_expired
-    age = 0.0 if oldest is None else max(0.0, wall_clock() / 1000 - oldest.timestamp())
-    return events.StoreSampled(stats.by_state, stats.stuck, stats.expired, age, stats.size)
-
-
-def unswept(stats: Stats) -> list[Finding]:
-    """A warning if most records are past their retention: a sweep should remove them."""
-    if 2 * stats.expired <= stats.total:
-        return []
-    return [
-        Finding(
-            "warn",
-            f"{stats.expired:,} of {stats.total:,} records are past their retention but not swept",
-            "run `twicesafe sweep` regularly, or `receiver.maintain()` in one long-lived process",
-        )
-    ]
-
-
 def value_or_raise(answer: Outcome[Any] | Raised) -> Outcome[Any]:
     if type(answer) is Raised:
         raise answer.error
     return answer
-
-
-def merged(
-    count: int, calls: list[Call], answers: list[Outcome[Any] | Raised], bad: dict[int, Failure]
-) -> list[Outcome[Any] | Failure]:
-    good = (
-        Failure(answer.error, call.key) if isinstance(answer, Raised) else answer
-        for call, answer in zip(calls, answers, strict=True)
-    )
-    return [bad[index] if index in bad else next(good) for index in range(count)]
-
-
-def whole(concurrency: object) -> int:
-    if not isinstance(concurrency, int) or concurrency < 1:
-        raise ConfigurationError(f"concurrency={concurrency!r} is not valid: use 1 or more")
-    return concurrency

@@ -22,7 +22,7 @@ from .._core.commands import Flow, Raised, Returned, Sleep
 from .._core.delivery import admit
 from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
-from .._core.handler_profile import refuse_coroutine
+from .._core.handler_kind import refuse_coroutine
 from .._core.protocol import Abandon, Ack, Claimed, Fail
 from .._core.recording import without_payload
 from .._core.settling import settle

@@ -30,7 +30,8 @@ from ..errors import (
     SuspendedError,
     TwicesafeError,
 )
-from ._base import ReceiverBase, whole
+from ._base import ReceiverBase
+from ._batches import whole
 
 if TYPE_CHECKING:
     import asyncio
@@ -227,7 +228,7 @@ class Completer(_CompleterBase):
             self._stopped.wait(self._every)
 
     def start(self) -> None:
-        """Work in a thread of its own, until `stop`."""
+        """Work in a separate thread, until `stop`."""
         self._stopped.clear()
         self._thread = threading.Thread(target=self.run, name="twicesafe-completer", daemon=True)
         self._receiver._upkeep.append(self)
@@ -275,7 +276,7 @@ class AsyncCompleter(_CompleterBase):
             _log_failed(error)
 
     async def start(self) -> None:
-        """Work in a task of its own, until `stop`."""
+        """Work in a separate task, until `stop`."""
         import asyncio
 
         self._stopped = False

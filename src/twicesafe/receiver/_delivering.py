@@ -20,7 +20,8 @@ from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
 from ..errors import ConfigurationError
-from ._base import merged, value_or_raise
+from ._base import value_or_raise
+from ._batches import calls_of, merged
 
 if TYPE_CHECKING:
     from ._receiver import AsyncReceiver, Receiver
@@ -126,7 +127,7 @@ def verdicts_on(
     concurrency: int,
 ) -> list[Verdict[Any]]:
     """One verdict per message, in order; claimed and recorded together, as by `process_many`."""
-    calls, bad = receiver._calls(messages, handler, key, profile_of(handler), recover)
+    calls, bad = calls_of(receiver, messages, handler, key, profile_of(handler), recover)
     answers = receiver._runtime.run(exchange_many(calls, concurrency)) if calls else []
     return [_verdict(one) for one in merged(len(messages), calls, answers, bad)]
 

@@ -14,7 +14,6 @@ are stored with it, so that the completer can run it, and fingerprinted.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from typing import (
     TYPE_CHECKING,
@@ -24,10 +23,7 @@ from typing import (
     ParamSpec,
     Self,
     TypeVar,
-    get_type_hints,
 )
-
-import msgspec
 
 from .._core import completing
 from .._core.call import Call
@@ -35,26 +31,21 @@ from .._core.duplicates import refuse_mismatch
 from .._core.durable_run import RunCall, run_of
 from .._core.encrypting import encrypted_arguments, readable_arguments
 from .._core.handler_call import name_of
-from .._core.handler_profile import (
-    FingerprintSetting,
-    HandlerProfile,
-    profile_of,
-    refuse_async,
-    refuse_generator,
-    scope_of_function,
-)
+from .._core.handler_kind import refuse_async, refuse_generator
+from .._core.handler_profile import FingerprintSetting, HandlerProfile, profile_of
+from .._core.handler_scope import scope_of_function
 from .._core.protocol import Claimed, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._core.run_requests import DueRun, Submit
 from .._core.run_state import RunState
-from .._values.codecs import Codec
 from .._values.fingerprint import field_names, stated
 from .._values.keys import Key, KeyLike
 from .._values.outcomes import Outcome
 from .._values.owner_token import new_owner
 from .._values.policy import Policy
-from ..errors import ConfigurationError, CorruptRecordError, UnsupportedByStoreError, UsageError
+from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
 from ._base import ReceiverBase, value_or_raise
+from ._durable_arguments import DurableArguments
 from ._steps import AsyncSteps, Steps
 
 if TYPE_CHECKING:
@@ -66,67 +57,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class _Arguments:
-    """The parameters of a durable function after its steps: how a call is checked, stored and rebuilt."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        signature = inspect.signature(function)
-        parameters = list(signature.parameters.values())
-        if not parameters or parameters[0].kind not in (
-            inspect.Parameter.POSITIONAL_ONLY,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        ):
-            raise ConfigurationError(
-                f"{name_of(function)} must take its steps first: def {name_of(function)}(steps, …)"
-            )
-        self._name = name_of(function)
-        self._signature = signature.replace(parameters=parameters[1:])
-        try:
-            self._types = get_type_hints(function)
-        except Exception:  # a name that only type checkers know
-            self._types = {}
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._signature.parameters)
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise UsageError(
-                f"{self._name}{self._signature} cannot be called like this: {error}; nothing was run"
-            ) from error
-        bound.apply_defaults()
-        return dict(bound.arguments)
-
-    def encode(self, named: dict[str, Any], codec: Codec) -> bytes:
-        return msgspec.msgpack.encode(
-            {name: codec.encode(value, self._types.get(name, Any)) for name, value in named.items()}
-        )
-
-    def decode(self, payload: bytes, codec: Codec) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a stored call. Raises if the present function does not take them."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=dict[str, bytes])
-            unknown = [name for name in stored if name not in self._signature.parameters]
-            if unknown:
-                raise ValueError(f"{self._name} has no parameter {unknown[0]!r} any more")
-            named = {
-                name: codec.decode(value, self._types.get(name, Any))
-                for name, value in stored.items()
-            }
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
-        bound = inspect.BoundArguments(self._signature, named)
-        bound.apply_defaults()
-        try:
-            self._signature.bind(*bound.args, **bound.kwargs)
-        except TypeError as error:  # it takes more than it did
-            raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
-        return bound.args, bound.kwargs
-
-
 class _DurableBase(Generic[P]):
     """One durable function of one receiver. No I/O."""
 
@@ -135,7 +65,7 @@ class _DurableBase(Generic[P]):
     def __init__(self, owner: Any, function: Callable[..., Any], given: _Given) -> None:
         self._function, self._given = function, given
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
-        self._arguments = _Arguments(function)
+        self._arguments = DurableArguments(function)
         scope = scope_of_function(function) if given.scope is None else given.scope
         policy = given.policy or owner.policy
         if policy.outage == "run":
@@ -350,58 +280,7 @@ def _check_submitted(call: Call, answer: Claimed) -> None:
 
 
 class Durables(ReceiverBase):
-    """`Receiver.durable`, and what belongs to it."""
-
-    def signal(
-        self,
-        key: KeyLike,
-        name: str,
-        value: object = True,
-        *,
-        by: str = "",
-        why: str = "",
-        returns: Any = Any,
-    ) -> bool:
-        """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
-
-        True: kept. False: there is a value already, which stays, or the run is over. ``returns``: the
-        type of the value, if it is not plain data. ``by`` and ``why``: an operator's, for the audit trail.
-        """
-        return self._runtime.run(self._signal(self.key(key), name, value, returns, by, why))  # type: ignore[no-any-return]
-
-    def skip(
-        self,
-        key: KeyLike,
-        step: str,
-        value: object = None,
-        *,
-        by: str,
-        why: str = "",
-        fence: int | None = None,
-        returns: Any = Any,
-    ) -> None:
-        """Record by hand a step of a held or parked run that cannot be done, and let the run go on.
-
-        In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
-        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:
-        only if the record still has the fence that you saw (`Record.fence`).
-        """
-        self._runtime.run(self._skip(self.key(key), step, value, by, why, returns, fence))
-
-    def restart(
-        self,
-        key: KeyLike,
-        *,
-        by: str,
-        why: str = "",
-        force: bool = False,
-        fence: int | None = None,
-    ) -> None:
-        """Release a run and drop its recorded steps: it starts from the beginning, effects included.
-
-        ``fence``: only if the record still has the fence that you saw (`Record.fence`).
-        """
-        self._runtime.run(self._restart(self.key(key), by, why, force, fence))
+    """`Receiver.durable`."""
 
     def durable(
         self,
@@ -429,58 +308,7 @@ class Durables(ReceiverBase):
 
 
 class AsyncDurables(ReceiverBase):
-    """`AsyncReceiver.durable`, and what belongs to it."""
-
-    async def signal(
-        self,
-        key: KeyLike,
-        name: str,
-        value: object = True,
-        *,
-        by: str = "",
-        why: str = "",
-        returns: Any = Any,
-    ) -> bool:
-        """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
-
-        True: kept. False: there is a value already, which stays, or the run is over. ``returns``: the
-        type of the value, if it is not plain data. ``by`` and ``why``: an operator's, for the audit trail.
-        """
-        return await self._runtime.run(self._signal(self.key(key), name, value, returns, by, why))  # type: ignore[no-any-return]
-
-    async def skip(
-        self,
-        key: KeyLike,
-        step: str,
-        value: object = None,
-        *,
-        by: str,
-        why: str = "",
-        fence: int | None = None,
-        returns: Any = Any,
-    ) -> None:
-        """Record by hand a step of a held or parked run that cannot be done, and let the run go on.
-
-        In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
-        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:
-        only if the record still has the fence that you saw (`Record.fence`).
-        """
-        await self._runtime.run(self._skip(self.key(key), step, value, by, why, returns, fence))
-
-    async def restart(
-        self,
-        key: KeyLike,
-        *,
-        by: str,
-        why: str = "",
-        force: bool = False,
-        fence: int | None = None,
-    ) -> None:
-        """Release a run and drop its recorded steps: it starts from the beginning, effects included.
-
-        ``fence``: only if the record still has the fence that you saw (`Record.fence`).
-        """
-        await self._runtime.run(self._restart(self.key(key), by, why, force, fence))
+    """`AsyncReceiver.durable`."""
 
     def durable(
         self,

@@ -11,7 +11,7 @@ from .._values.clocks import since_boot
 from .._values.keys import Key
 from .._values.records import Stats
 from ..errors import TwicesafeError
-from ._base import sampled
+from ._operator_flows import sampled
 
 if TYPE_CHECKING:
     from ..observers._activity import Activity

@@ -31,7 +31,8 @@ from .._values.policy import Backoff, Policy
 from .._values.settings import Duration, seconds
 from ..errors import ConfigurationError, StillInProgressError, TwicesafeError
 from ..events import StoreSampled
-from ._base import ReceiverBase, sampled
+from ._base import ReceiverBase
+from ._operator_flows import sampled
 
 if TYPE_CHECKING:
     from .._values.outcomes import Outcome
@@ -68,7 +69,7 @@ class RoundTimer:
         return int(time.time() / self.every)
 
     def key(self) -> Key:
-        # Absolute: all nodes of this store share a round, whatever the scopes of their receivers.
+        # Absolute: all nodes of this store share a round, even if their receivers have different scopes.
         return Key(f"{self.number()}", ("twicesafe", "maintenance"), absolute=True)
 
     def park_after(self) -> float | None:

@@ -22,9 +22,9 @@ from .._values.keys import KeyLike
 from .._values.records import AuditEntry, Record, ReencryptReport, Stats, SweepReport
 from .._values.settings import Duration
 from ..stores._base import Finding
-from ._base import ReceiverBase, unswept
 from ._health import take_signs, take_signs_async
 from ._maintenance import AsyncMaintenance, Maintenance
+from ._operator_flows import OperatorFlows, unswept
 
 if TYPE_CHECKING:
     from .._runtime.blocking import BlockingRuntime
@@ -38,7 +38,7 @@ LOOKED_AT = 1000
 """How many of the newest records `doctor` looks at."""
 
 
-class Operators(ReceiverBase):
+class Operators(OperatorFlows):
     """The operators' methods of `Receiver`."""
 
     _runtime: BlockingRuntime
@@ -200,7 +200,7 @@ class Operators(ReceiverBase):
         ]
 
 
-class AsyncOperators(ReceiverBase):
+class AsyncOperators(OperatorFlows):
     """The operators' methods of `AsyncReceiver`."""
 
     _runtime: EventLoopRuntime

@@ -16,12 +16,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from .. import events
 from .._core.batch import exchange_many
-from .._core.handler_profile import (
-    FingerprintSetting,
-    profile_of,
-    refuse_async,
-    refuse_generator,
-)
+from .._core.handler_kind import refuse_async, refuse_generator
+from .._core.handler_profile import FingerprintSetting, profile_of
 from .._values.breaker import Breaker
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
@@ -29,12 +25,14 @@ from .._values.policy import Policy
 from ..errors import StoreUnavailableError, UsageError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, default_url, open_async_store, open_store
-from ._base import fallback_of, merged, value_or_raise, whole
+from ._base import fallback_of, value_or_raise
+from ._batches import calls_of, merged, whole
 from ._claim import AsyncClaim, Claim
 from ._completer import AsyncCompletes, Completes
 from ._decorator import AsyncDecorator, Decoration, Decorator
 from ._durable import AsyncDurables, Durables
 from ._operators import AsyncOperators, Operators
+from ._run_operators import AsyncRunOperators, RunOperators
 
 if TYPE_CHECKING:
     from .._runtime.blocking import BlockingRuntime
@@ -48,7 +46,7 @@ M = TypeVar("M")
 P = ParamSpec("P")
 
 
-class Receiver(Decorator, Durables, Completes, Operators):
+class Receiver(Decorator, Durables, Completes, RunOperators, Operators):
     """The blocking receiver. Thread-safe; one per process and store is enough."""
 
     _runtime: BlockingRuntime
@@ -139,7 +137,7 @@ class Receiver(Decorator, Durables, Completes, Operators):
         if not profile.least <= 1 <= profile.most:
             profile.check(handler, (None,), {})
         batch = list(messages)
-        calls, bad = self._calls(batch, handler, key, profile)
+        calls, bad = calls_of(self, batch, handler, key, profile)
         flow = exchange_many(calls, whole(concurrency))
         answers = self._runtime.run(flow) if calls else []
         return merged(len(batch), calls, answers, bad)
@@ -197,7 +195,9 @@ class Receiver(Decorator, Durables, Completes, Operators):
         return answer
 
 
-class AsyncReceiver(AsyncDecorator, AsyncDurables, AsyncCompletes, AsyncOperators):
+class AsyncReceiver(
+    AsyncDecorator, AsyncDurables, AsyncCompletes, AsyncRunOperators, AsyncOperators
+):
     """Async version of `Receiver`. One per process and store is enough, for any number of tasks."""
 
     _runtime: EventLoopRuntime
@@ -293,7 +293,7 @@ class AsyncReceiver(AsyncDecorator, AsyncDurables, AsyncCompletes, AsyncOperator
         if not profile.least <= 1 <= profile.most:
             profile.check(handler, (None,), {})
         batch = list(messages)
-        calls, bad = self._calls(batch, handler, key, profile)
+        calls, bad = calls_of(self, batch, handler, key, profile)
         flow = exchange_many(calls, whole(concurrency))
         answers = await self._runtime.run(flow) if calls else []
         return merged(len(batch), calls, answers, bad)

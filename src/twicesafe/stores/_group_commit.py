@@ -4,14 +4,13 @@ While one transaction runs, new requests queue up for the next one. There is no 
 call has no delay; under load, fifty threads share one transaction.
 
 Answered callers wake up one after the other: each wakes the next. If all were woken at once, they would
-compete for the interpreter's lock, which costs more than their work. Until the last one is awake, no
-transaction starts: those that were woken before it come back with their next request meanwhile, and
-share that transaction too.
+compete for the interpreter's lock, which costs more than their work. No transaction starts until the last
+one is awake. The others may return with their next request before that, and share that transaction too.
 
 An interrupt (Ctrl-C, an exception sent into a thread) may come after any call in here, even in a
-`finally`. So the lock is only ever held by a plain `with lock:`, which has no such gap. Everything else
-is a hint: a missed notification, a chain of wake-ups that ended early, or a ticket that was not put back
-in the queue, delays its caller by `PATIENCE` at most; then it checks for itself.
+`finally`. So the lock is only held by a plain `with lock:`, which has no gap for it. Everything else
+is a hint: a missed notification, a chain of wake-ups that ended early, or a ticket that is missing in the
+queue delays its caller by at most `PATIENCE`. Then the caller checks for itself.
 """
 
 from __future__ import annotations

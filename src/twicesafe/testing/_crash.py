@@ -4,12 +4,12 @@
         assert Receiver(shop.store()).process("tx-1", charge).value == "paid"
 
 A `Life` simulates one process. It passes *points*: before and after every statement of a store that
-is bound to it with `life.mortal(store)`, and wherever the code under test calls `crash_point("name")`,
+is bound to it with `life.mortal(store)`, and at each `crash_point("name")` of the code under test,
 which does nothing outside a life. At the chosen point it dies: `Died` is raised, and from then on no
-command of this life reaches the store, whatever its ``finally`` blocks try. Connections are closed, and
+command of this life reaches the store, not even from its ``finally`` blocks. Connections are closed, and
 the engine rolls back, as after a real crash.
 
-What it shows: wherever the process stops, no key is lost, repeated without a recorded cause, or given
+What it shows: at every point where the process can stop, no key is lost, repeated without a recorded cause, or given
 two results. Points are found by running the code, so a new statement is covered at once. What it cannot
 show: power loss, torn writes, a crash *within* one statement (kill real processes for that), and state
 that survives in this interpreter.

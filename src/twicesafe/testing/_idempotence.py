@@ -100,7 +100,7 @@ async def assert_idempotent_async(
     await drive_async(trials.all(), _Async(trials, run).perform)
 
 
-# --- the trials, once for blocking and async: they yield what is to be done ------------------
+# --- the trials, once for blocking and async: they yield what to do ------------------
 
 
 @dataclass(frozen=True)

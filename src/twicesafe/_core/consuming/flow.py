@@ -40,7 +40,7 @@ from .verdicts import is_counted, verdict_of
 __all__ = ["consume"]
 
 LONGEST_WAIT: Final = 1.0
-"""Seconds after which the loop looks again, whatever it waits for."""
+"""Seconds after which the loop looks again, at the latest."""
 
 HANDED_BACK: Final = 1.0
 """A shorter rest is kept here: the broker's own delay is coarse and costs a request."""
@@ -62,7 +62,7 @@ class _ConsumerLoop:
         self.fetching = False
         self.ended: list[Ended] = []
         self.asked_at = 0.0
-        """When the fetch that is under way began."""
+        """When the running fetch began."""
         self.empty_since: float | None = None
         """Since when the source has had nothing, as far as its answers say."""
         self.raised: BaseException | None = None
@@ -82,7 +82,7 @@ class _ConsumerLoop:
                     yield from self.starting.release_claims()
                     break
             elif self._is_idle():
-                state.stopping = True  # after the fetch that is under way
+                state.stopping = True  # after the running fetch
             else:
                 yield from self.starting.start()
                 if (room := self._room()) > 0:

@@ -87,8 +87,8 @@ def _cloud_event(headers: dict[str, str]) -> tuple[str, str]:
 
 
 def body_of(*arguments: Any) -> bytes:
-    """The fingerprint of a message, the last argument: its body, whatever headers a retry or a
-    replay has."""
+    """The fingerprint of a message, the last argument: of its body only, because a retry or a replay
+    may have other headers."""
     return hashlib.sha256(arguments[-1].body).digest()
 
 

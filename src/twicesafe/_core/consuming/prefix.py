@@ -79,7 +79,7 @@ class Prefixes:
             self._open[partition] = Prefix()
 
     def revoke(self, partitions: Iterable[str]) -> None:
-        """These partitions are not ours any more."""
+        """This consumer no longer has these partitions."""
         for partition in partitions:
             if partition in self._open:
                 self._open.pop(partition).close()

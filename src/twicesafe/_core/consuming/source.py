@@ -15,9 +15,9 @@ decided by `flow`.
   cannot delay is called with 0 only.
 - `extend` keeps messages from being redelivered for another `patience` seconds.
 - `revoke`: a source whose broker takes partitions away calls the function that it got by `listen`,
-  with the names of the partitions. A fetch that is under way returns none of their messages any more,
-  and the flow starts none of those that it has. When none of
-  them runs any more, the flow calls `release` with the same names, once. A source may wait for that,
+  with the names of the partitions. A running fetch then returns no more of their messages, and the
+  flow starts no more of them. When the last of them has ended, the flow calls `release` with the same
+  names, once. A source may wait for that,
   but not longer than its broker allows.
 - Dead letters go through a publisher of the outbox: by default to `dead_url`, under `dead_topic`.
   `prepare_dead_letters` is called before the first one.

@@ -2,11 +2,11 @@
 
     lease mode          a message is claimed under its key, and that claim counts the start
     transaction mode    its record is written by its own transaction, which a crash rolls back. So the
-                        start is counted outside of it: a *mark* is claimed before it and given back
-                        after it, whatever its outcome. A worker that dies leaves its mark, and the next
+                        start is counted outside of it: a *mark* is claimed before it and always given
+                        back after it. A worker that dies leaves its mark, and the next
                         claim of the mark counts the crash. A first delivery, as the broker counts them,
                         needs no mark: nothing can have died in it.
-    dead letters        claimed under a key of their own, in both modes
+    dead letters        claimed under a separate key, in both modes
 
 Attempts count starts: no message is claimed before it can start, so a process that dies has counted
 those that ran, and no others (`intake` says why a suspect runs alone).

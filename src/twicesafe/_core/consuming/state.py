@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Fetch(msgspec.Struct, gc=False):
-    """Start fetching at most so many messages; do not wait for them."""
+    """Start fetching at most this many messages; do not wait for them."""
 
     most: int
 
@@ -74,7 +74,7 @@ class Extend(msgspec.Struct, gc=False):
 
 
 class ReleasePartitions(msgspec.Struct, gc=False):
-    """None of the messages of these revoked partitions runs any more."""
+    """The last message of these revoked partitions has ended."""
 
     partitions: frozenset[str]
 
@@ -172,7 +172,7 @@ class ConsumerState:
         self.clock = clock
         self.notify = notify
         self.idle = idle
-        """End when nothing came for so many seconds and nothing is held; None: run until stopped."""
+        """End when nothing came for this many seconds and nothing is held; None: run until stopped."""
         self.stopping = False
         self.owner = new_owner()
         self.report = Report()

@@ -4,8 +4,8 @@ Different values stay different. Numbers are compared as written: ``1``, ``1.0``
 large integers and long decimals keep every digit. ``1``, ``"1"`` and ``true`` differ, absent differs from
 null, arrays keep their order, and text is not normalised.
 
-A text that parsers may read in two ways has no canonical form, and its bytes are compared instead: text
-that is not strict JSON or nests too deep, and objects with two members of one name. Parsers take the
+If parsers may read a text in two ways, it has no canonical form, and its bytes are compared instead. This
+is text that is not strict JSON or nests too deep, and objects with two members of one name. Parsers take the
 first or the last of them; some (Go, .NET) ignore case, so ``a`` and ``A`` are one name; and for some a
 NUL ends a name.
 

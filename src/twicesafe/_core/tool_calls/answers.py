@@ -88,7 +88,7 @@ _PERSON: Final = "Tell the user that a person must find out what happened."
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """The end of one call, before the framework's adapter puts it into words of its own."""
+    """The end of one call, before the framework's adapter turns it into its own words."""
 
     state: AnswerState
     tool: str

@@ -69,7 +69,7 @@ class ToolRule:
     retention: Duration = RETENTION
     """How long a repeat gets the recorded answer. After that the same call is a new one."""
     not_done: tuple[type[Exception], ...] = ()
-    """Errors by which this tool says that nothing was done. With ``takeover="hold"`` the outcome of
+    """Errors that mean that this tool did nothing. With ``takeover="hold"`` the outcome of
     any other error is unknown."""
     probe: Probe | None = None
     """Did it happen? Asked about an outcome that is unknown, before anything else."""

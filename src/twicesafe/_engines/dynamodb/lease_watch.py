@@ -3,8 +3,8 @@
 A lease ends when *one* of these is certain:
 
     watched     this process has seen the same version of the record for the whole lease, on its own
-                steady clock. The owner counts from before it sent that version, so its time is over
-                too, whatever any wall clock says.
+                steady clock. The owner counts from before it sent that version, so its time is
+                over too. No wall clock is involved.
     first sight the time of the service is past the lease's end by the margin ``skew``. Without this,
                 a process that lives shorter than a lease could never take over.
 

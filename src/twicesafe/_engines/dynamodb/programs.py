@@ -1,7 +1,7 @@
 """The programs of DynamoDB: each request as conditional writes, decided by `_core.lifecycle`.
 
-A program yields a `Call` (or a list of calls, which may go at once) and receives the reply; a write
-whose condition did not hold is a `Refused` with the item that is there.
+A program yields a `Call`, or a list of calls that may run at once, and receives the reply. If the condition
+of a write does not hold, the reply is a `Refused` with the present item.
 
     claim     put, if there is no item. If there is one, it decides: most repeats end here, after one
               call; a takeover is one more put, if the item is still that version.
@@ -9,9 +9,9 @@ whose condition did not hold is a `Refused` with the item that is there.
               If it is not, the item that came back decides, as for a claim.
     others    read, decide, put, if the item is still that version.
 
-The driver may repeat a worker's call whose reply was lost: if the write had succeeded, it is refused, and
-the item tells that it is ours. An operator's act is not repeated: after a lost reply others may have
-acted on the record, and it would be a second act.
+The driver may repeat a worker's call after a lost reply. If the first write had succeeded, the second is
+refused, and the item shows that it is ours. An operator's act is not repeated: others may have acted on the
+record since, and it would be a second act.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ TRIES: Final = 30
 
 _BYTES: Final = bytes(bytearray(b"not known"))
 _TEXT: Final = str(_BYTES, "ascii")
-"""In place of fields that an owner does not know. Objects of their own: no request has the same ones,
-so a field of a decision that is not this very object is one that the decision sets."""
+"""In place of fields that an owner does not know. No request contains these two objects, so a field of a
+decision that is another object was set by the decision."""
 
 _MAY_DIFFER: Final = (
     "state", "attempt", "lease_until", "changed_at", "expires_at", "cause", "fingerprint", "result",

@@ -36,7 +36,7 @@ class Settings:
     timeout: float
     """Seconds until a call counts as an outage, all its attempts included."""
     pool: int
-    """Connections; so many requests of a batch are under way at once."""
+    """Connections: as many requests of a batch run at once."""
     skew: float
     """Seconds by which two workers may disagree about the time (`lease_watch`)."""
     migrate: bool

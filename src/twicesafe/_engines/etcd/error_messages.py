@@ -1,6 +1,6 @@
 """Our errors for those of etcd and of gRPC: what happened, and what to do.
 
-etcd's errors have a code of gRPC and a text of their own, which is more exact. What is not in the table is an
+etcd's errors have a gRPC code and a text, which is more exact. What is not in the table is an
 outage: it may be retried, and never makes a record corrupt.
 """
 

@@ -1,12 +1,12 @@
 """etcd leases, shared by claims: etcd's time decides, and a claim is still one round trip.
 
-A claim, a back-off and a retention each last as long as an etcd lease. To grant one is a write of its own, and
-etcd is not made for millions of leases. So a lease is shared, as Kubernetes does it: by requests that
-need it equally long, give or take a little, up to `MOST` keys. It lasts at least as long as each of them asked for,
-and up to a second or 3 % longer.
+A claim, a back-off and a retention each last as long as an etcd lease. Granting one costs an extra write, and
+etcd is not made for millions of leases. So requests that need a lease for about the same time share one, as
+Kubernetes does it, up to `MOST` keys. It lasts at least as long as each of them asked for, and up to a second or
+3 % longer.
 
 The worker's clock only chooses among leases. It counts from before the lease was asked for, so it is never
-too generous. A lease that is over all the same is refused by etcd, and the request continues with another.
+too generous. If a lease is over anyway, etcd refuses it, and the request continues with another.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Leases:
         return self._clock() * 1000
 
     def seconds(self, ms: int) -> int:
-        """How long a lease to ask for, if it is needed for so many milliseconds."""
+        """How long a lease to ask for, if it is needed for this many milliseconds."""
         if not 0 <= ms < FOREVER:
             raise UsageError(f"a duration of {ms} ms is not valid")
         return min(LONGEST, -(-(ms + self._slack_of(ms)) // 1000))
@@ -74,7 +74,7 @@ class Leases:
             return lease
 
     def add(self, lease: int, asked: float, ms: int, seconds: int) -> None:
-        """A lease that was asked for at `asked`, for so many ms, and granted for so many seconds."""
+        """Add a lease that was asked for at `asked`, for ``ms``, and granted for ``seconds``."""
         if seconds > self.seconds(ms):
             self._shortest = seconds * 1000
         self._keep(lease, asked + seconds * 1000)
@@ -85,7 +85,7 @@ class Leases:
             self._uses[lease] = 0
 
     def drop(self, lease: int) -> None:
-        """etcd does not know it any more."""
+        """etcd no longer knows it."""
         with self._lock.now:
             for at, (_, known) in enumerate(self._ends):
                 if known == lease:

@@ -126,7 +126,7 @@ def _classes() -> dict[str, Any]:
             number, kind, label = text.split()
             field = described.field.add(name=label, number=int(number))
             field.label = _FIELD.LABEL_REPEATED if kind[-1] == "*" else _FIELD.LABEL_OPTIONAL
-            if kind[-1] == "?":  # as a oneof of its own, so that a 0 is sent
+            if kind[-1] == "?":  # as a separate oneof, so that a 0 is sent
                 field.oneof_index = len(described.oneof_decl)
                 field.proto3_optional = True
                 described.oneof_decl.add(name=f"_{label}")

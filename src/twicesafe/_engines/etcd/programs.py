@@ -5,8 +5,8 @@ claim believes what it wrote. One transaction compares the record's revision and
 returns the record instead, and the decision is made again on that. So a first delivery is two round trips and
 a duplicate one, no request needs a lock, and no rule is written twice.
 
-Whether a claim is over is for etcd's lease on its `l` key to decide, never a clock of ours (P5): a takeover compares that
-the key is absent, in the same transaction. Every change of a claim writes its record, so an owner that lost it
+etcd's lease on the `l` key of a claim decides when the claim is over, never our clock (P5): a takeover checks in the
+same transaction that the key is absent. Every change of a claim writes its record, so an owner that lost it
 finds another revision. Programs that read all records are in `record_search`.
 """
 

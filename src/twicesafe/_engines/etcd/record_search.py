@@ -1,7 +1,7 @@
 """The programs that read many records: browse, count, survey, the audit trail and the sweep.
 
 etcd has no index but the order of its keys, so a search reads all records, a page at a time and all at the revision at which
-it began: what is written meanwhile neither hides nor repeats a record. Large results have keys of their own, so they
+it began. So what is written meanwhile hides no record and repeats none. Large results have separate keys, so they
 are not read; those of the records that are shown are fetched at the end. `docs/how-to/etcd.md` says
 what that costs.
 """

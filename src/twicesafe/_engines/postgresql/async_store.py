@@ -21,6 +21,7 @@ from ..sql.commands import Change, Query, dollars
 from ..sql.layouts import WIDE
 from ..sql.migrations import prepare
 from .connections import AsyncConnection, AsyncpgConnection, PsycopgConnection
+from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
 from .loop_connections import LoopConnections
 from .outbox_programs import PostgresOutbox, bell_of
@@ -31,8 +32,6 @@ from .statements import NOW
 from .store import (
     CAPABILITIES,
     PostgresStore,
-    findings,
-    settings_program,
 )
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]

@@ -73,7 +73,7 @@ class AsyncConnection(abc.ABC):
 
     @abc.abstractmethod
     def abort(self) -> None:
-        """Make the running statement fail now, whatever the server does."""
+        """Make the running statement fail now, even if the server does not answer."""
 
     @abc.abstractmethod
     def drop(self) -> None:

@@ -9,10 +9,10 @@ One generation is *current*; the row in ``…_meta`` says which. There are two r
     2  The current generation changes under a lock on the table that no writer's transaction
        overlaps (the gate). So a transaction that writes to a generation sees all rows of older ones.
 
-Rule 2 keeps keys unique, although each partition has its own index: two writers in one generation
-conflict in its index, and of two in different generations, the later sees the row of the earlier.
-Rule 1 means that a record of an older generation that is expired stays expired, so the generation can
-be checked slowly and dropped quickly (`generation_sweep`). No clock and no time-out is part of this.
+Rule 2 keeps keys unique, although each partition has its own index. Two writers in one generation
+conflict in its index. Of two writers in different generations, the later one sees the row of the earlier.
+By rule 1, an expired record of an older generation stays expired. So the generation can be checked slowly
+and dropped quickly (`generation_sweep`). No clock and no time-out is part of this.
 The proof is in docs/decisions/0007-generations.md.
 """
 

@@ -3,7 +3,7 @@
 Wake-ups only save time, nothing relies on them: a waiter looks again after two seconds anyway. When
 the listening connection is lost, all waiters wake up, and the next one that waits opens a new connection.
 
-    Listener       threads: one thread per process, which ends when no one waits
+    Listener       threads: one thread per process, which ends when nothing waits
     AsyncListener  the async version: one task per event loop
 """
 

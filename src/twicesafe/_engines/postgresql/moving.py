@@ -1,7 +1,7 @@
 """Moves records out of the wide table on PostgreSQL: one statement for each move.
 
-`sql.moving` explains why a record that was looked for in the wide table once never has to be again. A
-statement that finds a record being moved by another waits for that one, and then finds none.
+`sql.moving` explains why a key is looked for in the wide table only once. If another statement is moving
+the record, this one waits for it, and then finds nothing to move.
 """
 
 from __future__ import annotations

@@ -7,28 +7,27 @@ decided under a row lock, by the programs that all SQL stores share.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from ..._core import run_lifecycle
 from ..._core.lifecycle import is_expired
 from ..._core.protocol import Claimed, Verdict
-from ..._core.run_requests import RecordStep, StartRun, Submit
+from ..._core.run_requests import StartRun, Submit
 from ..._values.records import Cause
 from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from ..sql.commands import Change, Query
 from ..sql.migrations import Schema
 from ..sql.run_programs import RunPrograms
-from ..sql.step_rows import ID_BYTES, NUMBER_OF_KIND, NUMBER_OF_STATE
+from ..sql.step_rows import ID_BYTES
+from .request_kinds import run_values
 from .run_statements import RunStatements
 from .schema import PostgresSchema
 
 if TYPE_CHECKING:
     from .programs import PostgresPrograms
 
-__all__ = ["PostgresRunSchema", "PostgresRuns", "run_values", "step_values"]
+__all__ = ["PostgresRunSchema", "PostgresRuns"]
 
 _RACES = 5
 
@@ -110,43 +109,3 @@ class PostgresRuns(RunPrograms):
             return 0
         rows = yield Query(self._remove_all, (list(over), list(over.values())))
         return rows[0][0]  # type: ignore[no-any-return]
-
-
-# --- the values of the lone statements -------------------------------------------------------
-
-
-def run_values(ask: StartRun, identity: Callable[[bytes], Any]) -> tuple[Any, ...]:
-    key = ask.key
-    return (
-        identity(key.id),
-        ask.owner,
-        ask.lease,
-        ask.max_attempts,
-        ask.hold,
-        ask.fingerprint,
-        msgspec.json.encode(key.scope) if key.scope else b"",
-        key.value.encode(),
-        key.id[:ID_BYTES],
-        key.id,
-        int(ask.completes),
-        ask.function.encode(),
-        ask.arguments,
-    )
-
-
-def step_values(ask: RecordStep, identity: Callable[[bytes], Any]) -> tuple[Any, ...]:
-    return (
-        identity(ask.id),
-        ask.owner,
-        ask.fence,
-        ask.id[:ID_BYTES],
-        ask.name.encode(),
-        NUMBER_OF_KIND[ask.kind],
-        NUMBER_OF_STATE[ask.state],
-        ask.attempt,
-        ask.position,
-        int(ask.undo),
-        ask.delay,
-        ask.fingerprint,
-        ask.result,
-    )

@@ -17,7 +17,7 @@ NOT_FREE: Final = "55P03"
 
 
 def code_of(error: Exception) -> str:
-    """The SQLSTATE behind an error of ours."""
+    """The SQLSTATE behind one of our errors."""
     return getattr(error.__cause__, "sqlstate", None) or ""
 
 

@@ -5,9 +5,9 @@ lock). It inserts a missing record and takes over one that may be taken over. Bo
 the takeover applies only to the version of the row that was read (its `ctid`): if the row changed
 since, nothing is written, and the claim is tried again.
 
-Every row is found by the index of ids, also in a plan that was made for an empty table and is kept
-while the table grows: rows are looked up one by one (`LATERAL … OFFSET 0`), and an UPDATE of many
-finds its rows by `ctid`.
+Every row is found by the index of ids. A plan may be made for an empty table and kept while the table
+grows, so rows are looked up one by one (`LATERAL … OFFSET 0`), and an UPDATE of many finds its rows by
+`ctid`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
 from ..sql.layouts import MOVING, NARROW, WIDE
 from ..sql.migrations import LAYOUT_CHANGES, migrate_records, prepare
+from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
 from .listener import Listener
 from .moving import PostgresMoves
@@ -34,7 +35,7 @@ from .statements import NOW
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["CAPABILITIES", "PostgresStore", "findings"]
+__all__ = ["CAPABILITIES", "PostgresStore"]
 
 T = TypeVar("T")
 
@@ -337,40 +338,3 @@ def connection_options(timeout: float) -> dict[str, Any]:
         "keepalives_count": 2,
         "target_session_attrs": "read-write",
     }
-
-
-_SETTINGS = (
-    "server_version",
-    "fsync",
-    "full_page_writes",
-    "synchronous_commit",
-    "transaction_read_only",
-    "default_transaction_isolation",
-)
-
-
-def settings_program() -> Program[dict[str, str]]:
-    wanted = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
-    row = (yield Query(f"SELECT {wanted}, pg_is_in_recovery()::text"))[0]
-    return dict(zip((*_SETTINGS, "in_recovery"), row, strict=True))
-
-
-def findings(settings: dict[str, str], schema: int) -> list[Finding]:
-    replica = settings["in_recovery"] == "true" or settings["transaction_read_only"] == "on"
-    may_lose_commits = settings["synchronous_commit"] in ("off", "local")
-    return [
-        Finding("refuse", "this server is a replica or read-only", "connect to the primary")
-        if replica
-        else Finding("ok", "a primary that accepts writes"),
-        Finding("refuse", "fsync is off: a crash of the server loses records", "set fsync = on")
-        if settings["fsync"] == "off"
-        else Finding("ok", "fsync is on"),
-        Finding(
-            "warn",
-            f"synchronous_commit={settings['synchronous_commit']}: the last commits can be lost",
-            "set synchronous_commit = on, and a synchronous standby for failover",
-        )
-        if may_lose_commits
-        else Finding("ok", f"synchronous_commit={settings['synchronous_commit']}"),
-        Finding("ok", f"PostgreSQL {settings['server_version']}, schema {schema}"),
-    ]

@@ -188,7 +188,7 @@ class Link(asyncio.Protocol):
         self._end(exc or ConnectionError(f"{self.address} closed the connection"))
 
     def _check_time(self) -> None:
-        """The server has its time again after each reply, and after each pause of ours."""
+        """The server's time starts anew after each reply, and after each pause that we make."""
         self._timer = None
         if not self._waiting:
             return

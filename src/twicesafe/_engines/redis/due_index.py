@@ -6,7 +6,7 @@
 On one server, the script that writes a run writes its entry. In a Cluster they are in different slots,
 so there are two writes, and a crash between them must not lose a run:
 
-    1  mark   an entry of its own, ``id?``: look at this run in `MARK` ms, whatever happens
+    1  mark   a separate entry, ``id?``: look at this run in `MARK` ms in any case
     2  the write of the run; its script refuses it if it comes later than `LATEST` ms after the mark
     3  settle the entry, if it is due before the mark; and remove the mark
 

@@ -10,7 +10,7 @@ answered with an error. Requests that arrive meanwhile queue up behind it and fo
 (`AsyncBatcher`), so that none overtakes another. A request that is sent again gets the same answer, by the owner
 token.
 
-A cancelled claim was sent all the same: the `Abandon` that releases it follows on the same connection.
+A cancelled claim may already be sent, so the `Abandon` that releases it follows on the same connection.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class RecordsSchema(Schema):
         return super().source(before, version) if before else "new tables"
 
     def layout(self, where: str) -> Program[Layout]:
-        """How the records are stored now. Raises if no version of ours stores them so."""
+        """How the records are stored now. Raises if no version of twicesafe stores them like this."""
         return layout_of((yield from self.version()), where)
 
 

@@ -1,9 +1,9 @@
 """Moves records out of the wide table: those of a request before it is performed, the rest in batches.
 
-Each move is one transaction, so a key is in exactly one of the two tables. No one adds to the wide table
-(`layouts`), so a key that was looked for there once and is not there never will be: from then on the
-statements of the narrow table are right for it. Sweeps rest meanwhile. A killed move leaves nothing
-behind, and the next one continues: what is left to do is what is in the wide table.
+Each move is one transaction, so a key is in exactly one of the two tables. Nothing adds to the wide table
+(`layouts`). So a key that is not found there once will never be there, and the statements of the narrow
+table are right for it. Sweeps rest meanwhile. A killed move leaves nothing behind, and the next one
+continues with the records that are still in the wide table.
 
 SQLite, MariaDB and MySQL share this; PostgreSQL moves in a single statement (`postgresql.moving`).
 """

@@ -1,6 +1,6 @@
 """Transaction mode on SQLite: the record is written in the caller's transaction.
 
-SQLite has one writer at a time, so an insert decides. A savepoint of ours shows whether the handler
+SQLite has one writer at a time, so an insert decides. Our savepoint shows whether the handler
 ended the transaction: it ends with its transaction, and a new transaction does not have it.
 """
 

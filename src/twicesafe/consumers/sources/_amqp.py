@@ -18,7 +18,7 @@ from ..._core.consuming.message import Message
 __all__ = ["QueueSettings", "message_of", "queue_settings"]
 
 DEFAULT_LIMIT: Final = 20
-"""The delivery limit of a quorum queue since RabbitMQ 4, if it has none of its own."""
+"""The delivery limit of a quorum queue since RabbitMQ 4, if none is set for the queue."""
 
 MOST_QUESTIONS: Final = 20
 

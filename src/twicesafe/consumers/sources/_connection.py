@@ -4,9 +4,9 @@ Redis, NATS and RabbitMQ differ in how they connect, fetch and settle. The rest 
 connection is replaced, and that an outage is always a `BrokerUnavailableError`. A connection that
 failed is dropped, and the next call opens another one.
 
-A *receipt* is void once its message is not ours any more: it is settled, another delivery of the
-same message has replaced it, or its connection, consumer or time is gone. Settling a void receipt
-does nothing and is no error. The broker has redelivered the message, or will.
+A *receipt* is void when this consumer no longer holds its message: it is settled, another delivery has
+replaced it, or its connection, consumer or time is over. Settling a void receipt does nothing and is no
+error. The broker has redelivered the message, or will.
 """
 
 from __future__ import annotations

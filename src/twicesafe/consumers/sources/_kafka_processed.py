@@ -75,7 +75,7 @@ class ProcessedIds:
         self._ids.get(partition, {}).pop(identity, None)
 
     def forget(self, partitions: Iterable[str]) -> None:
-        """These partitions are not ours any more."""
+        """This consumer no longer has these partitions."""
         for partition in partitions:
             self._ids.pop(partition, None)
 

@@ -68,7 +68,7 @@ class TransactionalMember(Member):
         """A transaction that may have been committed."""
         self._processed, self._topics = processed, topics
         self._final: Exception | None = None
-        """Why this member can commit nothing any more."""
+        """Why this member can no longer commit."""
         self._kept: dict[int, Publication] = {}
         """By the identity of the delivery: done, and not acknowledged."""
         self._running: set[tuple[str, bytes]] = set()

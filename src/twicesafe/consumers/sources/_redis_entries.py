@@ -1,7 +1,7 @@
 """Entries of a Redis stream: their two layouts, and the scripts that settle them.
 
-A pending entry belongs to one consumer of a group. The scripts check that it is still ours, and act, in
-one step: a consumer that was too slow does not settle another one's delivery.
+A pending entry belongs to one consumer of a group. The scripts check in one step that it is
+still ours, and act. So a slow consumer cannot settle another consumer's delivery.
 """
 
 from __future__ import annotations

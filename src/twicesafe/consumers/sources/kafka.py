@@ -28,14 +28,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlencode
 
 from ..._core.consuming.message import Message, Received
 from ..._core.consuming.source import Found, Publication, Revoke, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import ConfigurationError
-from ...outbox.publishers._urls import driver_url
+from ...outbox.publishers._urls import kafka_url
 from ._kafka_member import Member, Receipt
 from ._kafka_processed import ProcessedIds
 from ._kafka_settings import (
@@ -98,19 +98,12 @@ class KafkaSource:
     @classmethod
     def open(cls, url: str) -> Self:
         require("confluent_kafka")
-        servers = urlsplit(url).netloc
-        if not servers or "@" in servers:
-            raise ConfigurationError(
-                "a Kafka URL is kafka://host:9092,host2:9092?topics=…&group=…; credentials go into "
-                "the query, as librdkafka names them (sasl.username=…)"
-            )
-        theirs, options = driver_url(url, OPTIONS)
+        config, options = kafka_url(url, OPTIONS, "topics=…&group=")
         topics = [name for name in options["topics"].split(",") if name]
         expect(topics, "option topics", options["topics"], "name at least one topic")
         expect(options["group"], "option group", options["group"], "name the consumer group")
-        config = dict(parse_qsl(urlsplit(theirs).query, keep_blank_values=True))
-        known = {"bootstrap.servers": servers, "group.id": options["group"]}
-        return cls({**config, **known}, topics, options["transactional_id"], options["processed"])
+        config["group.id"] = options["group"]
+        return cls(config, topics, options["transactional_id"], options["processed"])
 
     def fetch(self, most: int, seconds: float) -> list[Received]:
         member = self._member or self._join()

@@ -229,7 +229,7 @@ class JetStreamSource(ConnectionSource):
             self._request.take(message)
 
     async def _forget(self, client: Any, request: Request) -> None:
-        """Give back what came. For what comes later we have no subscription any more."""
+        """Give back what came. There is no subscription for later messages."""
         inbox, self._inbox = self._inbox, None
         with contextlib.suppress(Exception):  # the connection may be gone
             await inbox.unsubscribe()

@@ -239,7 +239,7 @@ class RedisStreamSource(ConnectionSource):
         return found + [(id_, None, 0) for ids in deleted for id_ in ids]
 
     async def _new(self, client: Any, most: int, seconds: float) -> list[Entry]:
-        milliseconds = round(seconds * 1000)  # 0 would block for ever
+        milliseconds = round(seconds * 1000)  # 0 would block forever
         reply = await client.xreadgroup(
             self._group, self._consumer, {self._stream: ">"}, most, milliseconds or None
         )

@@ -1,6 +1,6 @@
 """Publishers: where a relay sends messages. One file per kind; `open` imports its driver.
 
-    _function   a function of yours, blocking or async
+    _function   your own function, blocking or async
     webhook     http(s)://…     signed POST, Idempotency-Key set
     redis       redis://…       Redis Streams
     nats        nats://…        JetStream, Nats-Msg-Id set

@@ -1,8 +1,8 @@
 """How a message looks in Kafka, in both directions.
 
 Our messages have text for a key and for headers; a record of Kafka has bytes, and its value may be
-missing (a tombstone). What is not text is read as ``0x`` and hex digits, and the header ``twicesafe-raw`` says
-which parts were so read: a message that is sent on, to the dead letters or back, is the record that it was.
+missing (a tombstone). Bytes that are not text are read as ``0x`` and hex digits, and the header
+``twicesafe-raw`` names those parts. So a message that goes to the dead letters and back is the same record.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ..._core.publisher import Publisher
 from ..._values.settings import expect
+from ...errors import ConfigurationError
 from ...stores._urls import target_of, typed
 
-__all__ = ["SCHEMES", "driver_url", "open_publisher"]
+__all__ = ["SCHEMES", "driver_url", "kafka_url", "open_publisher"]
 
 SCHEMES: Final[dict[str, str]] = {
     "http": "twicesafe.outbox.publishers.webhook:WebhookPublisher",
@@ -58,3 +59,18 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
         )
     query = urlencode(theirs)
     return urlunsplit((scheme or parts.scheme, parts.netloc, parts.path, query, "")), options
+
+
+def kafka_url(
+    url: str, ours: Mapping[str, Any], query: str = ""
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """The settings for librdkafka, and our options. ``query``: what a correct URL has, for the error."""
+    servers = urlsplit(url).netloc
+    if not servers or "@" in servers:
+        raise ConfigurationError(
+            f"a Kafka URL is kafka://host:9092,host2:9092?{query}…; credentials go into the query, as "
+            "librdkafka names them (sasl.username=…)"
+        )
+    theirs, options = driver_url(url, ours)
+    config = dict(parse_qsl(urlsplit(theirs).query, keep_blank_values=True))
+    return {**config, "bootstrap.servers": servers}, options

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
-from urllib.parse import parse_qsl, urlsplit
 
 from ..._core.outbox_requests import Message
 from ..._core.publisher import NOT_TRIED, Answer, NotNow
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError, ConfigurationError
 from ._kafka_wire import record_of
-from ._urls import driver_url
+from ._urls import kafka_url
 
 __all__ = ["TO_BLAME", "KafkaPublisher"]
 
@@ -71,15 +70,8 @@ class KafkaPublisher:
     @classmethod
     def open(cls, url: str) -> Self:
         require("confluent_kafka")
-        servers = urlsplit(url).netloc
-        if not servers or "@" in servers:
-            raise ConfigurationError(
-                "a Kafka URL is kafka://host:9092,host2:9092?…; credentials go into the query, as "
-                "librdkafka names them (sasl.username=…)"
-            )
-        theirs, options = driver_url(url, OPTIONS)
-        config = dict(parse_qsl(urlsplit(theirs).query, keep_blank_values=True))
-        return cls({**config, "bootstrap.servers": servers}, **options)
+        config, options = kafka_url(url, OPTIONS)
+        return cls(config, **options)
 
     def publish(self, messages: Sequence[Message]) -> list[Answer]:
         producer = self._connected()

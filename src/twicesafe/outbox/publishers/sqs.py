@@ -8,7 +8,7 @@ repeat within five minutes. A standard queue keeps no order and drops no repeat.
 the attribute ``id``, so that consumers deduplicate on both. While a queue does not exist, its messages
 wait: their lanes back off, and no attempt is counted.
 
-``deduplicate=false`` gives each message on a FIFO queue a deduplication id of its own. Dead letters and
+``deduplicate=false`` gives each message on a FIFO queue a new deduplication id. Dead letters and
 replays need that: they use the same id again, perhaps within the five minutes.
 """
 

@@ -31,6 +31,7 @@ import pytest
 
 TOPICS: Final = (
     "asking",
+    "asking_runs",
     "batches",
     "browsing",
     "claims",
@@ -44,8 +45,10 @@ TOPICS: Final = (
     "refusals",
     "retention",
     "rewriting",
+    "runs",
     "searching",
     "steps",
+    "suspending",
     "transitions",
     "values",
     "waking",
@@ -69,8 +72,10 @@ from .refusals import RefusalRules  # noqa: E402
 from .retention import RetentionRules  # noqa: E402
 from .rewriting import RewritingRules  # noqa: E402
 from .rules import Rule, rules_of  # noqa: E402
+from .runs import RunRules  # noqa: E402
 from .searching import SearchingRules  # noqa: E402
 from .steps import StepRules  # noqa: E402
+from .suspending import SuspendingRules  # noqa: E402
 from .transitions import TransitionRules  # noqa: E402
 from .values import ValueRules  # noqa: E402
 from .waking import WakingRules  # noqa: E402
@@ -105,5 +110,7 @@ class StoreConformance(
     JoiningRules,
     TransitionRules,
     StepRules,
+    RunRules,
+    SuspendingRules,
 ):
     """Every rule. Subclass it under a name that pytest collects, and fill in the hooks."""

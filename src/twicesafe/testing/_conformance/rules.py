@@ -6,9 +6,9 @@
             first = yield claim(A)
             assert (yield claim(A)) == first
 
-`rule` names the protocol rules that the test covers, the capability that it needs (a store without it
-is skipped, with the reason), and whether it needs a clock that can be set, a way to damage a record, or
-a payload that the store refuses.
+`rule` names the protocol rules that the test covers and the capability that it needs; a store without it
+is skipped, with the reason. It also says whether the test needs a clock that can be set, a way to damage a
+record, or a payload that the store refuses.
 """
 
 from __future__ import annotations

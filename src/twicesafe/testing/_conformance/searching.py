@@ -37,7 +37,7 @@ ERRORS: Final = ["TimeoutError", "Timeout", "timeout", "T%", "T_meout", "Bank.Re
 
 
 def found(expected: set[str], **conditions: Any) -> Script[None]:
-    """Exactly the records with these values match, in pages of any size, and so many are counted."""
+    """Exactly the records with these values match, in pages of any size, and their count is right."""
     for limit in (1, 100):
         rows = yield from browse_all(limit, **conditions)
         assert sorted(row.value for row in rows) == sorted(expected), conditions

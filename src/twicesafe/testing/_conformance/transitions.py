@@ -1,6 +1,6 @@
 """The whole table of the lifecycle: every state × every event, allowed or refused.
 
-The expectations come from `_core.lifecycle.TRANSITIONS`, so a new row there is tested on every store.
+The expectations come from `_core.transitions.TRANSITIONS`, so a new row there is tested on every store.
 An event that is not in the table must change nothing.
 """
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ..._core.lifecycle import TRANSITIONS, RecordEvent
 from ..._core.protocol import Ack, Claimed, Read, Sweep, Verdict
+from ..._core.transitions import TRANSITIONS, RecordEvent
 from ..._values.records import State
 from .asking import HOUR, KEY, STATES, B, Mine, claim, forget, reach, release, resolve
 from .bench import Advance, Script

@@ -91,7 +91,7 @@ class SourceBench(SourceUnderTest):
         return {id_: one for id_, (one, _) in self.gather_by([member], *ids).items()}
 
     def gather_by(self, members: Sequence[Member], *ids: str) -> dict[str, tuple[Received, Member]]:
-        """By any of these members: a broker that pushes chooses one of those that are connected."""
+        """By any of these members: a broker that pushes chooses among the connected ones."""
         found: dict[str, tuple[Received, Member]] = {}
         until = time.monotonic() + self.seconds
         while not found.keys() >= set(ids):

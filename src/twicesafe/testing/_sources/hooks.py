@@ -71,7 +71,7 @@ class SourceUnderTest:
         raise NotImplementedError
 
     def fault_in_reply(self, after: int) -> None:
-        """The next replies to a source end after so many bytes, and with them the connection."""
+        """Cut the connection after this many bytes of the next replies to a source."""
         raise NotImplementedError
 
     def outage(self) -> AbstractContextManager[object]:

@@ -1,7 +1,7 @@
 -- due_list: most, patience ('': of all functions), after (score), after (member), functions …
 -- The entries of this index whose time has come → {now, member, score, …}. Entries of other functions only if
 -- no completer has taken them for `patience`. KEYS: index, functions
-local STEP, STEPS = 500, 20 -- so many entries of other functions are passed over
+local STEP, STEPS = 500, 20 -- passes over this many entries of other functions
 local most, patience, from, last = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local asked, found, names = {}, {now}, nil
 for at = 5, #ARGV do asked[ARGV[at]] = true end

@@ -1,0 +1,159 @@
+"""Requests that one statement answers: for each kind, its values, and what an answer row means.
+
+If a claim finds a record, `lifecycle.look` answers from the columns that its statement returned. What one
+statement cannot answer is decided under a row lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from ..._core import lifecycle
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Renew, Verdict
+from ..._core.run_requests import RecordStep, StartRun, Submit
+from ...errors import StoreError
+from ..sql.commands import CAUSES, NUMBER_OF_STATE, Query, present_from
+from ..sql.step_rows import ID_BYTES, NUMBER_OF_KIND
+from ..sql.step_rows import NUMBER_OF_STATE as NUMBER_OF_STEP_STATE
+
+__all__ = [
+    "AGAIN",
+    "KINDS",
+    "Kind",
+    "answered",
+    "claim_values",
+    "query",
+    "run_values",
+    "step_values",
+]
+
+
+Identity: TypeAlias = Callable[[bytes], Any]
+
+
+AGAIN: Final = object()
+"""In place of an answer: the race was lost, so run the statement again."""
+
+
+def answered(ask: ClaimRequest, row: Any) -> Any:
+    """The verdict from a row of the claim statement; None: decide under a lock."""
+    _, now, won, state, fence, attempt, cause, owner, lease, changed, expires, hold, *rest = row
+    if won:
+        return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
+    if state is None:
+        return AGAIN  # another claim inserted it after we looked
+    if 0 < expires <= now:
+        return AGAIN  # another claim took it at the same moment
+    known = (state, fence, attempt, owner, lease, changed, expires, hold, cause, *rest)
+    try:
+        return lifecycle.look(present_from(ask.key.id, known), ask, now)
+    except StoreError as error:  # a damaged row: only its own request fails
+        return error.about(ask.key)
+
+
+def claim_values(ask: ClaimRequest, identity: Identity) -> tuple[Any, ...]:
+    key = ask.key
+    return (
+        identity(key.id),
+        ask.owner,
+        ask.lease,
+        ask.max_attempts,
+        ask.hold,
+        ask.fingerprint,
+        msgspec.json.encode(key.scope) if key.scope else b"",
+        key.value.encode(),
+    )
+
+
+def _complete_values(ask: Complete, identity: Identity) -> tuple[Any, ...]:
+    state, error = NUMBER_OF_STATE[ask.state], ask.error.encode()
+    return identity(ask.id), ask.owner, ask.fence, ask.retention, ask.result, state, error
+
+
+def _fail_values(ask: Fail, identity: Identity) -> tuple[Any, ...]:
+    end = ask.delay, ask.max_attempts, ask.retention, ask.error.encode(), ask.hold
+    return identity(ask.id), ask.owner, ask.fence, *end
+
+
+def _renew_values(ask: Renew, identity: Identity) -> tuple[Any, ...]:
+    return identity(ask.id), ask.owner, ask.fence, ask.lease
+
+
+def run_values(ask: StartRun, identity: Identity) -> tuple[Any, ...]:
+    key = ask.key
+    return (
+        *claim_values(ask, identity),
+        key.id[:ID_BYTES],
+        key.id,
+        int(ask.completes),
+        ask.function.encode(),
+        ask.arguments,
+    )
+
+
+def step_values(ask: RecordStep, identity: Identity) -> tuple[Any, ...]:
+    return (
+        identity(ask.id),
+        ask.owner,
+        ask.fence,
+        ask.id[:ID_BYTES],
+        ask.name.encode(),
+        NUMBER_OF_KIND[ask.kind],
+        NUMBER_OF_STEP_STATE[ask.state],
+        ask.attempt,
+        ask.position,
+        int(ask.undo),
+        ask.delay,
+        ask.fingerprint,
+        ask.result,
+    )
+
+
+def _started(ask: StartRun, row: Any) -> Any:
+    """As `answered`. A new run has no steps; those of another are read next."""
+    answer = answered(ask, row[:-1])
+    if type(answer) is not Claimed or answer.verdict is not Verdict.WON:
+        return answer
+    if not row[2]:
+        return None  # a network retry: decided under a lock, as it is rare
+    answer.now, answer.steps = row[1], [] if row[-1] else None
+    return answer
+
+
+def _submitted(ask: Submit, row: Any) -> Any:
+    """WON if the run and its row are new; None: decide under a lock."""
+    return Claimed(Verdict.WON, row[4]) if row[2] and row[-1] else None
+
+
+def _acknowledged(_: Any, row: Any) -> Ack | None:
+    """Every row that the statement changed is returned; None: decide under a lock."""
+    return None if row is None else Ack.OK
+
+
+class Kind(NamedTuple):
+    values: Callable[[Any, Identity], tuple[Any, ...]]
+    answer: Callable[[Any, Any], Any]
+    after_a_move: Any = None
+    """The answer if the row moved while the statement waited for it."""
+
+
+KINDS: Final = {
+    "claim": Kind(claim_values, answered, AGAIN),
+    "complete": Kind(_complete_values, _acknowledged),
+    "fail": Kind(_fail_values, _acknowledged),
+    "renew": Kind(_renew_values, _acknowledged),
+    "start_run": Kind(run_values, _started, AGAIN),
+    "submit_run": Kind(run_values, _submitted, AGAIN),
+    "record_step": Kind(step_values, _acknowledged),
+}
+
+
+def query(sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Query:
+    if len(values) == 1:
+        return Query(sql[0], values[0])
+    values = sorted(values, key=itemgetter(0))  # by key, so that two batches never deadlock
+    return Query(sql[1], tuple(list(column) for column in zip(*values, strict=True)))
