@@ -56,7 +56,7 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description="state", ordering="state")  # type: ignore[untyped-decorator]
     def state_name(self, record: Record) -> str:
-        return STATES[record.state].value
+        return str(STATES[record.state].value)
 
     @admin.display(description="changed", ordering="changed_at")  # type: ignore[untyped-decorator]
     def changed(self, record: Record) -> datetime:
