@@ -58,7 +58,7 @@ def visit() -> None:
     for page in ("record/", "record/?state=1", "record/?state=4", "outboxmessage/"):
         answer = client.get(f"/admin/twicesafe/{page}")
         text = answer.content.decode()
-        rows = text.count('class="field-') and text.count("<tr>")
+        rows = text.count('class="field-attempt') + text.count('class="field-slot')
         print(page, answer.status_code, rows, "completed" in text, "secret" in text)
     for page in ("record/add/", "outboxmessage/add/", "outboxmessage/1/delete/"):
         print(page, client.post(f"/admin/twicesafe/{page}", {}).status_code)
