@@ -63,7 +63,7 @@ def test_parked(line: Line, parked: str):
 
 
 def test_relays(line: Line):
-    put(line)
+    put(line, "1", key=None)
     assert "no relay ran in the last day" in line("outbox", "relays").out
     assert "no relay publishes" in line("outbox", "relays").out
     with Outbox.open(line.url) as outbox:

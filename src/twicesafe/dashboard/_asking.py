@@ -87,6 +87,8 @@ class Asking:
         self._receiver: Any = receiver
         self._is_async = isinstance(receiver, AsyncReceiver)
         self._cached = Cached(receiver, thresholds)
+        if receiver._activity is not None:
+            receiver._activity.wake()  # its page shows a course from the start
         self._counted_at = datetime.now(UTC)
         self._pace = SamplePace(SAMPLES, since_boot)
         self._newest: list[Record] = []

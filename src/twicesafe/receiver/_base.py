@@ -86,7 +86,9 @@ class ReceiverBase:
 
         self._activity = Activity()
         self._tracer = events.tracer_of(observers)
-        return events.notifier([*observers, self._activity, heard])
+        notify: Any = events.notifier([*observers, self._activity, heard])
+        self._activity.renewed = notify.renew
+        return notify  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         """Where it is and what differs from the default. Scopes name tenants, so they are counted."""
