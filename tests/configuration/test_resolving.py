@@ -277,7 +277,7 @@ def test_a_variable_of_no_section_is_named_with_the_nearest_one(
     monkeypatch.chdir(tmp_path)
     environ = {"TWICESAFE_STOR_URL": "sqlite:///k.db", "TWICESAFE_FOO": "x", "TWICESAFER": "y"}
     nearest, strange = (str(error) for error in reversed(problems(environ=environ)))
-    assert "TWICESAFE_STOR_URL; did you mean TWICESAFE_STORE_URL?" in nearest
+    assert "TWICESAFE_STOR_URL; did you mean 'TWICESAFE_STORE_URL'?" in nearest
     assert "no setting has the variable TWICESAFE_FOO" in strange
     resolve("sweep", environ=environ)
     assert [record.message for record in caplog.records] == [strange, nearest]

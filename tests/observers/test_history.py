@@ -68,7 +68,7 @@ def test_nothing_is_counted_before_it_is_asked_for(clock: Clock):
     for _ in range(3 * UNCOUNTED):
         activity(ev.Started(KEY, 1, None))
     assert activity.recent().deliveries == 4 * UNCOUNTED, "from then on nothing is left out"
-    assert heard == [0, 1], "who calls it is told once to ask for its subscriptions again"
+    assert heard == [0, 1], "the caller asks for its subscriptions again, once"
 
 
 def test_a_receiver_counts_on_after_the_first_question():

@@ -9,7 +9,6 @@ variable that begins with TWICESAFE_ and belongs to no section is a warning, and
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from .._values.settings import refuse_unknown
+from .._values.settings import refuse_unknown, suggestion
 from ..errors import ConfigurationError
 from ._documents import Document, read_document
 from ._model import REQUIRED, Section, Setting
@@ -173,8 +172,7 @@ def _strange_in(environ: Mapping[str, str]) -> Iterator[ConfigurationError]:
         if variable.startswith(PREFIX) and not variable.startswith(ours):
             sections = (section_named(name) for name in SECTIONS)
             known = [one.variable for each in sections for one in each.settings.values()]
-            close = difflib.get_close_matches(variable[:200], known, n=1)
-            meant = f"did you mean {close[0]}?" if close else "`twicesafe config show` lists them"
+            meant = suggestion(variable, known, "`twicesafe config show` lists them")
             yield ConfigurationError(f"no setting has the variable {variable[:200]}; {meant}")
 
 

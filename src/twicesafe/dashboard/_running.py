@@ -25,7 +25,7 @@ NOT_SAID = "–"
 class RelayRow:
     id: str
     kind: str
-    """The colour of its state."""
+    """How its state is drawn."""
     state: str
     until: When | None
     """When its lease ended; None: it is alive."""
