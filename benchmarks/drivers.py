@@ -11,6 +11,7 @@ from . import engines, peers
 from .floors_dynamodb import AsyncDynamodbFloor, DynamodbFloor
 from .floors_etcd import AsyncEtcdFloor, EtcdFloor
 from .floors_mariadb import AsyncmyFloor, PyMySqlFloor
+from .floors_mongodb import AsyncMongodbFloor, MongodbFloor
 from .floors_postgresql import AsyncpgFloor, AsyncPsycopgFloor, PsycopgFloor
 from .floors_redis import AsyncRedisFloor, RedisFloor
 from .workload import (
@@ -143,5 +144,13 @@ EMULATED = (
         AsyncDynamodbFloor,
         _on_dynamodb,
     ),
+    Driver("mongodb/blocking", "MongoDB (FerretDB): PyMongo", "blocking", MongodbFloor, _no_peers),
+    Driver(
+        "mongodb/async",
+        "MongoDB (FerretDB): PyMongo, asyncio",
+        "async",
+        AsyncMongodbFloor,
+        _no_peers,
+    ),
 )
-"""Alone only: an emulator is one process in Python, and a crowd would measure that."""
+"""Alone only: a crowd would measure the emulator, which does one thing at a time."""

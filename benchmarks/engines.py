@@ -70,6 +70,11 @@ def _etcd_version(server: Any) -> str:
         return str(json.load(reply)["etcdserver"])
 
 
+def _ferretdb_version(server: Any) -> str:
+    build = server.client().admin.command("buildInfo")
+    return f"FerretDB {build['ferretdbVersion'].removeprefix('v')}"
+
+
 ENGINES = {
     "postgresql": Engine(
         "PostgreSQL",
@@ -97,7 +102,8 @@ ENGINES = {
 }
 
 EMULATED = {
-    "dynamodb": Engine("DynamoDB", "dynamodb", {}, lambda _: f"ministack {version('ministack')}")
+    "dynamodb": Engine("DynamoDB", "dynamodb", {}, lambda _: f"ministack {version('ministack')}"),
+    "mongodb": Engine("MongoDB", "mongodb", {}, _ferretdb_version),
 }
 """Emulators: they tell what the library adds to a call, not how fast the service is, nor how large."""
 

@@ -369,10 +369,9 @@ def metrics_page() -> str:
     return f"""# Metrics, alerts, health
 
 How to use them: [metrics](../how-to/metrics.md), [traces](../how-to/traces.md), [logs](../how-to/logs.md), [health](../how-to/health.md),
-[alerts](../how-to/alerts.md). All of this is made from one table.
+[alerts](../how-to/alerts.md).
 
-In OpenTelemetry names have a dot after the prefix and no `_total`: *twicesafe.deliveries*, *twicesafe.store_seconds*. A histogram has its
-buckets in both. No label grows with keys or tenants; `PrometheusObserver(scope=…)` adds the label `scope` to metrics that come from keys.
+In OpenTelemetry, names have a dot after the prefix and no `_total`: *twicesafe.deliveries*, *twicesafe.store_seconds*. No label grows with keys or tenants; `PrometheusObserver(scope=…)` adds the label `scope` to metrics that come from keys.
 
 {"".join(section + chr(10) for section in sections)}
 ### Outcomes
@@ -397,7 +396,7 @@ A `Refused` for a mismatch is a WARNING.
 
 def _metric_row(row: Metric) -> tuple[str, ...]:
     labels = "; ".join(
-        f"{code(name)}: {', '.join(map(code, values)) or 'as it happens'}"
+        f"{code(name)}: {', '.join(map(code, values)) or 'any value'}"
         for name, values in row.labels.items()
     )
     sources = dict.fromkeys(code(source.event.__name__) for source in row.sources)
@@ -490,7 +489,7 @@ the code.
 
 The example on this page: 500 deliveries per second, 2 % of them duplicates. 99 % of the duplicates are retries with exponential back-off
 over 3 days, 1 % are redriven by people within 30 days. A duplicate that has its effect twice costs 0.01, a gigabyte 0.12 a month, the
-server 20 a month, in whatever currency. These prices are invented; the command has none of its own.
+server 20 a month, in any currency. These prices are invented; the command has no default prices.
 
 ![Risk and cost by window](../pictures/plan.svg)
 
@@ -508,8 +507,8 @@ window W runs again. The share of duplicates that do is P(D > W), which depends 
 | `MixedDelays((p, A), (1−p, B))` | p × P(A > W) + (1−p) × P(B > W) | several kinds of duplicates |
 
 A sender with exponential back-off makes equally many retries in each doubling of the delay: its delays are uniform on a logarithmic scale,
-which is the second row. It counts every retry alike, although the later ones happen only if all before failed, so it errs on the safe side.
-A sender counts its delay from its first attempt, the retention from completion, which is later: that is on the safe side too.
+which is the second row. It counts all retries equally, although a later one happens only if all before it failed. So it overestimates the risk.
+Delays are counted from the sender's first attempt, but the retention from completion, which is later. That overestimates the risk, too.
 
 The *window for a risk* is the inverse: the smallest W with P(D > W) ≤ risk. For observed ages the command also states an upper bound with
 95 % confidence, by [Wilson's score interval](https://doi.org/10.1080/01621459.1927.10502953) (1927): with n duplicates
@@ -525,15 +524,15 @@ By [Little's law](https://doi.org/10.1287/opre.9.3.383) (1961), records = new ke
     records = r × (1 − d) × (W + S)
     bytes   = records × bytes per key
 
-S is the interval of the sweep; it is 0 on Redis, which expires records by itself. Late duplicates make records too. They are left out: at most d / (1 − d) × P(D > W) of the records. Bytes per key are those of the
-[published benchmark](performance.md), with a result of {RESULT_BYTES} bytes and a key of {KEY_BYTES}, with indexes. Your own results and keys are
-added byte by byte:
+S is the interval of the sweep; it is 0 on Redis, which expires records by itself. Records of late duplicates are left out: they are at most
+d / (1 − d) × P(D > W) of all records. Bytes per key are those of the [published benchmark](performance.md), with indexes, for a result of
+{RESULT_BYTES} bytes and a key of {KEY_BYTES}. If your results and keys are longer or shorter, the difference is added:
 
 {table("store", "bytes per key", "sweep, per removed key", rows=sizes)}
 Databases store pages, not bytes. The published sizes are older than the narrow layout of today, so an SQLite file is up to a
 quarter smaller than planned for results up to 400 bytes; it is up to a third larger for
-results up to 2 KiB, and up to two thirds between 2 and 4 KiB, where each result fills a page. A test holds these bounds. PostgreSQL
-compresses large results, which is not planned for.
+results up to 2 KiB, and up to two thirds between 2 and 4 KiB, where each result fills a page. A test checks these bounds. PostgreSQL
+compresses large results, which the plan ignores.
 
 **Memory of Redis and Valkey.** While the server writes a snapshot or rewrites its log, a child process shares the memory until
 the parent writes to it. In the worst case all of it is copied: the [manual](https://redis.io/docs/latest/operate/oss_and_stack/management/optimization/memory-optimization/)
@@ -544,12 +543,12 @@ says that it may use up to twice the memory normally used. `memory to save` is t
     cost(W) = fixed + bytes(W) × price of storage
               + r × d × P(D > W) × month × price of a duplicate
 
-A month is a twelfth of 365.25 days, a gigabyte 10⁹ bytes. More window is more storage and fewer duplicates. Between the points where
-the curve of P bends, the cost is convex; a golden-section search finds the least cost of each part, and the best part wins. In the
+A month is a twelfth of 365.25 days, a gigabyte 10⁹ bytes. A longer window means more storage and fewer duplicates. Between the points where
+the curve of P bends, the cost is convex; a golden-section search finds the lowest cost of each part, and the lowest of these is the result. In the
 example the best window is {spoken_duration(best.window)}, for {best.total:,.2f} a month; the 7 days of the example cost {found.cost.total if found.cost else 0:,.2f}.
 
-*Return*: without protection every duplicate has its effect, which costs r × d × month × price. What is saved, divided by what the protection
-costs: {returns.ratio:,.0f} for each 1 spent in the example.
+*Return*: without protection every duplicate has its effect, which costs r × d × month × price. The return is what you save, divided by what the
+protection costs: {returns.ratio:,.0f} for each 1 spent in the example.
 
 ## Collisions of keys
 
@@ -559,12 +558,11 @@ other record is kept. Within a year, at the rate of the example and a window of 
 
 {table("keys", "random bits", "two operations with one key", rows=keys)}
 The bits of UUIDs are in [RFC 9562](https://www.rfc-editor.org/rfc/rfc9562), sections 5.4 and 5.7, those of ULIDs in their
-[specification](https://github.com/ulid/spec), for generators without a counter. A content hash and the stored identity are SHA-256. Generators that are
-badly seeded, or a sender that reuses ids, are far more likely than all of these: fingerprints find them.
+[specification](https://github.com/ulid/spec), for generators without a counter. A content hash and the stored identity are SHA-256. A badly seeded
+generator, or a sender that reuses ids, is far more likely than any of these collisions: fingerprints find them.
 
-**What it cannot do.** It knows nothing about bursts: rate and share are averages. Duplicates are taken to be independent of each other; a long
-outage makes many at once, all of them late. A store does not count repeats, so their share and ages come from you or from an
-observer in your process.
+**What it cannot do.** It knows nothing about bursts: rate and share are averages. It assumes that duplicates are independent of each other; but a long
+outage makes many at once, all of them late. A store does not count repeats, so you or an observer in your process must provide their share and ages.
 """
 
 
@@ -745,9 +743,9 @@ def evidence() -> str:
     )
     found = sum(mutant["schedule"] is not None for mutant in proof["mutants"])
     return (
-        f"{schedules:,} simulated schedules and {len(tried)} trials on real servers (killed, cut off, "
-        f"frozen, with wrong clocks) broke {broken or 'no'} promise{'s' if broken > 1 else ''}. The "
-        f"simulation found {found} of {len(proof['mutants'])} bugs that we planted in the protocol."
+        f"{broken or 'No'} promise{'s were' if broken > 1 else ' was'} broken in {schedules:,} simulated "
+        f"schedules and in {len(tried)} trials on real servers (killed, cut off, frozen, with wrong clocks). "
+        f"The simulation found {found} of {len(proof['mutants'])} bugs that we planted in the protocol."
     )
 
 
@@ -939,7 +937,7 @@ def stores_page() -> str:
         (
             code(field.name),
             notes.get(field.name, ""),
-            *("yes" if getattr(cls.capabilities, field.name) else "–" for cls in stores),
+            *(_declared(cls, field.name) for cls in stores),
         )
         for field in fields(Capabilities)
     ]
@@ -950,7 +948,7 @@ def stores_page() -> str:
         known = table("option", "default", "meaning", rows=rows) if options else "No options.\n"
         sections.append(
             f"## {titles[cls]}\n\nURL: {', '.join(code(s + ':') for s in schemes)}\n\n"
-            f"{_for_users(homes[cls])}\n\n{known}"
+            f"{_for_users(homes[cls])}\n\n{_untried(cls)}{known}"
         )
     return f"""# Stores
 
@@ -966,13 +964,30 @@ Other packages can add schemes through the entry-point group `twicesafe.stores`:
 
 ## What each can do
 
-Each store declares its `Capabilities` in the code, and the conformance suite tests what it declares.
+Each store declares its `Capabilities` in the code, and the conformance suite tests what it declares. *Untried*: the code is
+there, but no server of the tests has what it needs; the store's section says what that is.
 
 {table("capability", "meaning", *titles.values(), rows=can)}
 For what a store cannot guarantee, see [what we cannot promise](../explanation/what-we-cannot-promise.md), and the pages of the
-stores: [SQLite](../how-to/sqlite.md), [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md), [DynamoDB](../how-to/dynamodb.md), [etcd](../how-to/etcd.md).
+stores: [SQLite](../how-to/sqlite.md), [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md), [DynamoDB](../how-to/dynamodb.md), [etcd](../how-to/etcd.md), [MongoDB](../how-to/mongodb.md).
 
 {chr(10).join(sections)}"""
+
+
+def _declared(store: Any, capability: str) -> str:
+    if not getattr(store.capabilities, capability):
+        return "–"
+    return "yes, *untried*" if capability in store.untried else "yes"
+
+
+def _untried(store: Any) -> str:
+    if not store.untried:
+        return ""
+    rows = [
+        (code(name) if hasattr(store.capabilities, name) else name, why)
+        for name, why in store.untried.items()
+    ]
+    return f"{table('*untried*', 'why', rows=rows)}\n"
 
 
 def cli_page() -> str:
@@ -1026,7 +1041,7 @@ With `--json`, a command prints one document to standard output (`sweep --every`
 ## JSON
 
 {table("command", "fields", rows=_JSON)}
-Of a record: {", ".join(map(code, _RECORD))}. Times are ISO 8601, in UTC; `id` is all 64 digits.
+A record has {", ".join(map(code, _RECORD))}. Times are ISO 8601, in UTC; `id` has 64 digits, or 32 once the key is forgotten.
 """
 
 
@@ -1034,7 +1049,7 @@ def _shown_as(parameter: Any) -> str:
     """The options of a parameter, or the name of an argument."""
     if parameter.opts[0].startswith("-"):
         return code(", ".join(parameter.opts))
-    return code(str(parameter.metavar or parameter.name).strip("[]"))
+    return code(str(parameter.metavar or parameter.name).replace("[", "").replace("]", ""))
 
 
 _RECORD = (
@@ -1042,22 +1057,22 @@ _RECORD = (
     "lease_until", "not_before", "expires_at", "result_bytes",
 )  # fmt: skip
 _JSON = [
-    ("`keys list`", "`records`: a list of records; `after`: the mark of the next page, or empty"),
+    ("`keys list`", "`records`: a list of records; `after`: the mark of the next page; empty: last page"),
     ("`keys show`", "a record, and `audit`: a list of `at`, `action`, `by`, `why`, `state_before`"),
     ("`keys release`, `resolve`, `forget`", "the record afterwards"),
     ("`stats`", "`store`, `total`, `by_state`, `stuck`, `expired`, `oldest_in_progress`"),
     ("`sweep`", "`removed`, `examined`, `more`"),
     ("`doctor`", "`store`, `source`, `healthy`, `findings`: a list of `level`, `what`, `remedy`"),
     ("`plan`", ("`store`, `window`, `duplicates`, `target`, `storage`: a list per store, `cost`, `best`, `returns`, "
-     "`collisions`, `measured`; seconds, bytes and shares as numbers, None for what is infinite or not asked")),
+     "`collisions`, `measured`; seconds, bytes and shares are numbers; null: infinite, or not asked for")),
     ("`config check`", "`file`, `valid`, `settings`: how many are set, `problems`: a list of texts"),
     ("`config show`", "`file`, `settings`: a list of `section`, `setting`, `value`, `from`, `place`"),
     ("`config schema`", "the JSON schema itself"),
     ("`migrate`", "`store`, `done`: what was done, in words; with `--sql`: `sql`"),
     ("`verify`", ("`handler`, `ok`, `verdict`, `notes`, `trials`: a list of `kind`, `name`, `starts`, "
-     "`fault`, `note`, and of a bad interleaving its `story`")),
+     "`fault`, `note`, and `story` for a bad interleaving")),
     ("`demo`", ("`seed`, `payments`, `planned_deliveries`, `workers`, `kill_every`, `held`, "
-     "`broken`, `runs`: per mode its counts")),
+     "`broken`, `runs`: the counts of each mode")),
     ("`version`", "`version`, `python`"),
 ]  # fmt: skip
 
@@ -1107,6 +1122,7 @@ _OPTIONS = {
     "region": "Such as `eu-central-1`; default: the one that boto3 finds.",
     "endpoint": "The URL of an emulator or of a VPC endpoint; default: AWS.",
     "skew": "Seconds by which two workers may disagree about the time: [leases](../how-to/dynamodb.md#leases).",
+    "collection": "The name of the collection.",
 }
 """What the options of the stores mean, by name."""
 

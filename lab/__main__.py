@@ -16,7 +16,7 @@ mutants [NAME …]          every mutant of the core must be found by the simula
 sources [NAME …]          every mutant of the sources around it must be killed by its tests
 model                     the Promela model, checked exhaustively by spin
 field [TRIAL …]           real servers and processes, mistreated; all trials, or these
-  --engine NAME           sqlite, postgres, valkey, mariadb or dynamodb; else all
+  --engine NAME           sqlite, postgres, valkey, mariadb, etcd or dynamodb; else all
   --seed N                the chances of an earlier run again
   --list                  what trials there are
 """

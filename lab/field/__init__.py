@@ -17,6 +17,8 @@ commits       workers killed in a transaction (C3), relays killed (C13)
 lane_order    the order of an outbox's keys under refusals, operators and a backlog (C13)
 mixed         receivers and inboxes on the same keys, while others sweep (C9)
 histories     concurrent clients, recorded (C10); linearity: the judge
+killed_leaders
+              a cluster that loses its leader, again and again (C6, C10)
 process_deaths
               deaths before and after every statement (C4)
 models        the shipped model at full size (C11)
@@ -35,6 +37,7 @@ from . import (  # noqa: F401
     consumers,
     cuts,
     histories,
+    killed_leaders,
     lane_order,
     mixed,
     models,

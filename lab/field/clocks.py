@@ -27,7 +27,7 @@ from twicesafe import Policy, Receiver
 
 from .clock_load import Work
 from .preload import compiled
-from .trial import EMULATED, SERVERS, Trial, trial
+from .trial import KEYED, SERVERS, Trial, trial
 from .zombies import fresh_url
 
 __all__ = ["server_clocks", "worker_clocks"]
@@ -146,7 +146,7 @@ def _judge(t: Trial, work: Work, url: str) -> None:
         t.count(what, count)
 
 
-@trial("clock of the workers", "C8", "jumps", ("sqlite", *SERVERS, *EMULATED))
+@trial("clock of the workers", "C8", "jumps", ("sqlite", *SERVERS, *KEYED))
 def worker_clocks(t: Trial) -> None:
     """A worker's wall clock jumps by up to two hours, forward and back, under load. Does anything
     change?"""

@@ -21,7 +21,7 @@ from tests.kill import gathering
 from twicesafe import State
 
 from .running import ROOT
-from .trial import EMULATED, SERVERS, Trial, trial
+from .trial import KEYED, SERVERS, Trial, trial
 from .zombies import fresh_url
 
 __all__ = ["folder_for", "kills", "run_storm", "storms"]
@@ -82,7 +82,7 @@ KINDS: dict[str, tuple[dict[str, object], Any]] = {
 }
 
 
-@trial("kill -9", "C3", "kills", ("sqlite", *SERVERS, *EMULATED))
+@trial("kill -9", "C3", "kills", ("sqlite", *SERVERS, *KEYED))
 def kills(t: Trial) -> None:
     """Workers are killed at random moments while the broker delivers everything several times. Is a key
     lost, or an effect repeated without a recorded cause? With hold, or on a resource that checks fences,
@@ -100,7 +100,7 @@ def kills(t: Trial) -> None:
                 check(t, after, folder)
 
 
-@trial("storms on one key", "C9", "storms", ("sqlite", *SERVERS, *EMULATED))
+@trial("storms on one key", "C9", "storms", ("sqlite", *SERVERS, *KEYED))
 def storms(t: Trial) -> None:
     """A thousand callers in five processes want one key at the same moment. Does exactly one run, and do
     all get the same bytes?"""

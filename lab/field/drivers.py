@@ -16,6 +16,7 @@ DRIVERS: Final = {
     "postgres": ("psycopg", "psycopg awaited", "asyncpg awaited"),
     "valkey": ("redis-py", "redis-py awaited"),
     "mariadb": ("PyMySQL", "PyMySQL awaited"),
+    "etcd": ("grpcio", "grpcio awaited"),
     "dynamodb": ("boto3", "aiobotocore awaited"),
 }
 

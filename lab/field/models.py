@@ -14,14 +14,14 @@ from hypothesis.stateful import run_state_machine_as_test
 from twicesafe.testing._model import StoreModel
 
 from .process_deaths import hooks_for
-from .trial import EMULATED, SERVERS, Trial, trial
+from .trial import KEYED, SERVERS, Trial, trial
 
 __all__ = ["models"]
 
 STEPS = 50
 
 
-@trial("model of the store", "C11", "examples", ("sqlite", *SERVERS, *EMULATED))
+@trial("model of the store", "C11", "examples", ("sqlite", *SERVERS, *KEYED))
 def models(t: Trial) -> None:
     """Claims, completions, stale owners, batches, operators, sweeps and reopening come in any order. Does
     the store answer like the lifecycle table, and is every row the same?"""

@@ -18,6 +18,7 @@ NAMES = {
     "postgres": "PostgreSQL",
     "valkey": "Valkey",
     "mariadb": "MariaDB",
+    "etcd": "etcd",
     "dynamodb": "DynamoDB (emulator)",
 }
 

@@ -31,7 +31,7 @@ from twicesafe._values.records import Row, State
 from twicesafe.testing import Place
 from twicesafe.testing._crash import Life, crash_points
 
-from .trial import EMULATED, SERVERS, Trial, trial
+from .trial import KEYED, SERVERS, Trial, trial
 
 __all__ = ["crash_sweep", "hooks_for"]
 
@@ -59,6 +59,10 @@ def hooks_for(engine: str) -> Any:
         from tests.conformance.test_mysql import Mariadb
 
         return Mariadb()
+    if engine == "etcd":
+        from tests.conformance.etcd_time import Etcd
+
+        return Etcd()
     if engine == "dynamodb":
         from tests.conformance.test_dynamodb import Dynamodb
 
@@ -248,7 +252,7 @@ SCENARIOS: Final[dict[str, tuple[Callable[[Stage], World], dict[str, Any], Any, 
 }
 
 
-@trial("crash points", "C4", "deaths", ("sqlite", *SERVERS, *EMULATED))
+@trial("crash points", "C4", "deaths", ("sqlite", *SERVERS, *KEYED))
 def crash_sweep(t: Trial) -> None:
     """A worker dies before and after every statement, when its handler starts, and after its effect. Is
     anything lost, repeated without a cause, or answered in two ways?"""

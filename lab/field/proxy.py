@@ -48,6 +48,8 @@ class _Link:
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client, self.server = client, server
         self.silent = False
+        self.ended = False
+        """The client got its FIN: there are no more replies."""
         self.asked = 0
         """Bytes of the request that is not answered yet."""
 
@@ -169,7 +171,7 @@ class Proxy:
                 fault = self._fault
                 if fault is not None and fault.way == way:
                     data = await self._through(link, fault, data, writer)
-                if link.silent:
+                if link.silent or (link.ended and way == "reply"):
                     continue
                 writer.write(data)
                 await writer.drain()
@@ -196,7 +198,9 @@ class Proxy:
                 link.end(rudely=fault.act == "reset")
             case "half-close":
                 link.client.write_eof()
-                link.silent = fault.way == "reply"
+                link.ended = True
+                if fault.way == "request":
+                    return rest
             case "silence":
                 link.silent = True
             case "delay":

@@ -1,7 +1,7 @@
 """Refused payloads: a store that says no to one result, and one result that never gets through.
 
     refused    by the engine's own limit: max_allowed_packet, proto-max-bulk-len, a CHECK constraint, a
-               trigger
+               trigger, the size of an item or of a request
     cut        by a proxy that ends every connection on which a request is large, again and again
 
 Everything else gets through, renewals too. The handler of the large result has run, so its key must end:
@@ -24,23 +24,24 @@ from twicesafe import NotStorableError, Policy, ResultUnavailableError
 
 from .drivers import DRIVERS, DriverReceiver, through
 from .proxy import Proxy
-from .trial import SERVERS, Trial, trial
+from .trial import KEYED, SERVERS, Trial, trial
 from .zombies import fresh_url
 
 __all__ = ["refused_payloads"]
 
-HEAVY: Final = "h" * 1_200_000
+HEAVY: Final = "h" * 1_700_000
 LIMIT: Final = 1 << 20
 POLICY: Final = Policy(max_result_bytes=1 << 24, lease=30, wait=60)
 SOON: Final = 60.0
 """Seconds; an hour (`max_lease`) is what a result that never gets through took once."""
 
 
-@trial("refused payloads", "C5", "keys", ("sqlite", *SERVERS))
+@trial("refused payloads", "C5", "keys", ("sqlite", *SERVERS, *KEYED))
 def refused_payloads(t: Trial) -> None:
     """A store accepts everything except one large result. Is its key soon recorded as done without the
     result, with one effect however often it is delivered? Do the other items of its batch keep their results?"""
-    ways = (_refusing,) if t.engine == "sqlite" else (_refusing, _cutting)
+    # On a connection of etcd, acknowledgements come while a request is sent: the proxy cannot tell its size.
+    ways = (_refusing,) if t.engine in ("sqlite", "etcd") else (_refusing, _cutting)
     for way in ways:
         for driver in DRIVERS[t.engine]:
             with way(t.engine) as (url, say_no), DriverReceiver(driver, url, POLICY) as client:
@@ -94,7 +95,9 @@ def _in_company(
 def _refusing(engine: str) -> Iterator[tuple[str, Callable[[], None]]]:
     """The engine's own limit."""
     with fresh_url(engine) as url:
-        if engine == "sqlite":
+        if engine in KEYED:
+            yield url, lambda: None
+        elif engine == "sqlite":
             yield url, lambda: _forbid_in_file(url.removeprefix("sqlite:///"))
         elif engine == "postgres":
             yield url, lambda: _constrain(url)

@@ -25,7 +25,7 @@ from .trial import TRIALS, Trial, run_trial
 __all__ = ["ENGINES", "a_seed", "in_processes", "run_here", "told", "totals"]
 
 ENGINES: Final = (
-    "dynamodb", "mariadb", "postgres", "valkey", "rabbitmq", "nats", "ministack", "sqlite",
+    "dynamodb", "etcd", "mariadb", "postgres", "valkey", "rabbitmq", "nats", "ministack", "sqlite",
 )  # fmt: skip
 """The slowest first: what is started last should end soon."""
 

@@ -22,12 +22,13 @@ from msgspec.structs import replace
 
 from tests.servers import NoServerError
 
-__all__ = ["EMULATED", "SERVERS", "TRIALS", "Absent", "Trial", "run_trial", "trial"]
+__all__ = ["KEYED", "SERVERS", "TRIALS", "Absent", "Trial", "run_trial", "trial"]
 
 SERVERS: Final = ("postgres", "valkey", "mariadb")
 
-EMULATED: Final = ("dynamodb",)
-"""An emulator, which keeps nothing when it ends: it is cut off, not killed."""
+KEYED: Final = ("etcd", "dynamodb")
+"""Stores of records only, without transactions of the caller's own. The one of DynamoDB is an emulator, which
+keeps nothing when it ends: it is cut off, not killed."""
 
 LIMIT: Final = 3600
 """Seconds after which a trial that hangs shows where, and ends."""

@@ -28,7 +28,7 @@ from twicesafe import AsyncReceiver, Policy, Receiver, StillInProgressError, Sto
 from .cuts import bench_for
 from .drivers import DRIVERS
 from .proxy import Fault
-from .trial import EMULATED, SERVERS, Trial, trial
+from .trial import KEYED, SERVERS, Trial, trial
 
 __all__ = ["LEASE", "Worker", "blocked_loops", "fresh_url", "late_answers", "zombies"]
 
@@ -86,7 +86,7 @@ class Worker:
         self._process.communicate()
 
 
-@trial("zombies", "C7", "awakenings", ("sqlite", *SERVERS, *EMULATED))
+@trial("zombies", "C7", "awakenings", ("sqlite", *SERVERS, *KEYED))
 def zombies(t: Trial) -> None:
     """Workers are stopped past their lease and resumed. Is anything that they write accepted? Do they soon
     notice that they lost the claim?"""
@@ -125,7 +125,7 @@ def _awaken(t: Trial, receiver: Receiver, worker: Worker, key: str) -> None:
         t.expect(late <= 1.0, f"{key}: told {late:.2f} s after waking")
 
 
-@trial("blocked event loops", "C7", "blocks", ("sqlite", *SERVERS, *EMULATED))
+@trial("blocked event loops", "C7", "blocks", ("sqlite", *SERVERS, *KEYED))
 def blocked_loops(t: Trial) -> None:
     """A handler blocks its event loop for longer than the lease: the keeper's thread keeps its claim."""
     lease = 1.0
@@ -177,7 +177,7 @@ def _meanwhile(t: Trial, other: Receiver, key: str, running: threading.Event) ->
         thread.join()
 
 
-@trial("late answers", "C7", "late answers")
+@trial("late answers", "C7", "late answers", (*SERVERS, *KEYED))
 def late_answers(t: Trial) -> None:
     """The answer to a claim comes later than the lease that it grants: does it start a handler?"""
     lease = 0.8

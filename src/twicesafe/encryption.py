@@ -238,7 +238,7 @@ def _parsed(text: str, place: str) -> dict[str, bytes]:
         id_, colon, key = line.partition(":")
         if not colon or _ID.fullmatch(id_) is None or id_ in keys:
             raise ConfigurationError(
-                f"entry {number} of the key ring in {place} must be id:key, with an id of its own"
+                f"entry {number} of the key ring in {place} must be id:key, with a unique id"
             )
         try:
             keys[id_] = _checked_key(id_, base64.b64decode(key, validate=True))

@@ -24,7 +24,7 @@
     │   ├── TooLargeError
     │   └── ResultUnavailableError
     ├── StepError                   about a durable run
-    │   ├── SuspendedError          it sleeps or waits; retry later, or leave it to the completer (409)
+    │   ├── SuspendedError          it sleeps or waits; a completer continues it (409)
     │   ├── StepMismatchError       a recorded step had another payload; the code changed (500)
     │   ├── CompensatedError        it failed, and what it had done was undone
     │   └── CompensationFailedError an undo kept failing; an operator must act
@@ -311,8 +311,8 @@ class StepError(TwicesafeError):
 
 
 class SuspendedError(StepError):
-    """The run sleeps or waits for a signal. ``resume_at``: when it goes on, at the latest; None: when a
-    signal comes."""
+    """The run sleeps or waits for a signal. ``resume_at``: when it continues at the latest; None: when
+    the signal comes."""
 
     retryable = True
     http_status = 409

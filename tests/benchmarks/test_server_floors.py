@@ -13,6 +13,7 @@ from benchmarks import floors
 from benchmarks.floors_dynamodb import TABLE, AsyncDynamodbFloor, DynamodbFloor
 from benchmarks.floors_etcd import AsyncEtcdFloor, EtcdFloor
 from benchmarks.floors_mariadb import AsyncmyFloor, PyMySqlFloor
+from benchmarks.floors_mongodb import AsyncMongodbFloor, MongodbFloor
 from benchmarks.floors_postgresql import AsyncpgFloor, AsyncPsycopgFloor, PsycopgFloor
 from benchmarks.floors_redis import AsyncRedisFloor, RedisFloor
 from benchmarks.measure import measure
@@ -88,6 +89,14 @@ def test_on_dynamodb(dynamodb: Any, kind: Any):
         )
 
     keeps_the_protocol(kind(dynamodb.url), f"k-{kind.__name__}", expire)
+
+
+@pytest.mark.parametrize("kind", [MongodbFloor, AsyncMongodbFloor])
+def test_on_mongodb(mongodb: Any, kind: Any):
+    def expire(key: str) -> None:
+        mongodb.client()["twicesafe"]["floor"].update_one({"_id": key}, {"$set": {"until": 1}})
+
+    keeps_the_protocol(kind(mongodb.url), f"k-{kind.__name__}", expire)
 
 
 @pytest.mark.parametrize("kind", [PyMySqlFloor, AsyncmyFloor])

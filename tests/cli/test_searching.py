@@ -218,6 +218,6 @@ def test_top_once_in_a_pipe(line: Line, receiver: Receiver):
     receiver.release("done", by="ana", why="again", force=True)
     ran = line("top", "--once")
     assert ran.status == 0
-    for words in ("waits for an operator", "TimeoutError", "last acts", "again"):
+    for words in ("waits for an operator", "TimeoutError", "last actions", "again"):
         assert words in ran.out
     assert line("top", "--once", "--json").data["total"] == 2

@@ -66,3 +66,7 @@ class Failover(ClaimRules, CompletionRules, BatchRules, DurableRuns):
 
 class Isolated(ClaimRules, ConcurrencyRules, BatchRules):
     """The rules that another isolation level could break."""
+
+
+class Watched(ClaimRules, LeaseRules, FailureRules):
+    """The rules about time, where no clock is believed: a lease is over only for those who watched it."""

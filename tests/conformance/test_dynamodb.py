@@ -11,16 +11,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.conformance.selections import Watched
 from tests.servers import shared
 from twicesafe._engines.dynamodb import AsyncDynamodbStore, DynamodbStore
-from twicesafe._engines.dynamodb.lease_watch import GivenClock
 from twicesafe._engines.dynamodb.settings import Settings
+from twicesafe._engines.versioned.lease_watch import GivenClock
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
-from twicesafe.testing._conformance import (
-    ClaimRules,
-    FailureRules,
-    LeaseRules,
-)
 
 
 class Dynamodb(StoreUnderTest):
@@ -93,6 +89,6 @@ class TestDynamodb(Dynamodb, StoreConformance):
 
 
 @pytest.mark.usefixtures("dynamodb")
-class TestWatchedOnly(Dynamodb, ClaimRules, LeaseRules, FailureRules):
+class TestWatchedOnly(Dynamodb, Watched):
     modes = ("blocking",)
     skew = "3600"

@@ -50,6 +50,8 @@ CASES = [
     ("google", "AsyncReceiver.open('etcd://127.0.0.1:1/x')"),
     ("grpc", "Receiver.open('etcd://127.0.0.1:1/x')"),
     ("grpc", "AsyncReceiver.open('etcd://127.0.0.1:1/x')"),
+    ("pymongo", "Receiver.open('mongodb://127.0.0.1:1/x')"),
+    ("pymongo", "AsyncReceiver.open('mongodb+srv://127.0.0.1/x')"),
     ("psycopg", "Receiver.open('postgresql://127.0.0.1:1/x')"),
     ("psycopg", "AsyncReceiver.open('postgresql://127.0.0.1:1/x')"),
     ("psycopg", "Inbox.open('postgresql://127.0.0.1:1/x')"),

@@ -62,6 +62,7 @@ ALLOWED = {
             "dynamodb.items",
             "etcd.messages",
             "etcd.routing",
+            "mongodb.documents",
             "redis.routing",
             "sql.commands",
         )

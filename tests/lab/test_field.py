@@ -27,13 +27,15 @@ def test_a_trial_on_sqlite_is_sound(name: str):
 
 
 @pytest.mark.parametrize("name", ["cut replies", "crash points"])
-def test_a_trial_on_valkey_is_sound(name: str, valkey: Any):
-    done = run_trial(name, "valkey", seed=1, full=False)
+@pytest.mark.parametrize("engine", ["valkey", "etcd"])
+def test_a_trial_on_a_server_is_sound(name: str, engine: str, request: pytest.FixtureRequest):
+    request.getfixturevalue(engine)
+    done = run_trial(name, engine, seed=1, full=False)
     assert done.broken == []
     assert done.tried > 1
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres", "valkey", "mariadb"])
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "valkey", "mariadb", "etcd"])
 def test_a_payload_that_a_store_refuses_ends_its_key(engine: str, request: pytest.FixtureRequest):
     if engine != "sqlite":
         request.getfixturevalue(engine)

@@ -49,7 +49,7 @@ LIMITS: Final[dict[str, str]] = {
     "D20": "owner tokens come from workers, not from senders, and are compared by the store",
     "D21": "results are not compressed, so there is no bomb to unpack",
     "D22": "msgspec is required; releases are not signed, only their sums are published",
-    "D23": "key by key; a whole scope at once is not possible yet",
+    "D23": "in Python key by key; `twicesafe keys forget --scope` erases all keys of a scope",
 }
 
 U, H, R = "tests/unit/", "tests/http/", "tests/receiver/"

@@ -143,6 +143,24 @@ def test_what_is_refused_for_a_while_is_recorded_whole(impatient: Bench) -> None
     assert impatient.events(ev.ResultNotKept) == []
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_permission_that_comes_back_between_two_tries_costs_no_result(
+    impatient: Bench, times: int
+) -> None:
+    """Otherwise a login that is renewed at the wrong moment loses the result."""
+    left = [None] * times
+
+    def forbidden(request: Any) -> None:
+        if request.op == "complete" and left:
+            left.pop()
+            raise ConfigurationError("no permission")
+
+    impatient.store.before = forbidden
+    assert impatient.process("k", Counter("heavy").quick).value == "heavy"
+    assert impatient.process("k", Counter("other").quick).value == "heavy"
+    assert impatient.events(ev.ResultNotKept) == []
+
+
 def test_what_is_refused_for_good_waits_no_longer_than_the_lease(impatient: Bench) -> None:
     def forbidden(request: Any) -> None:
         if request.op == "complete":

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.servers.etcd import Etcd, EtcdCluster
+from tests.servers.ferretdb import FerretDB
 from tests.servers.kafka import kafka
 from tests.servers.mariadb import MariaDB
 from tests.servers.ministack import Dynamodb, Ministack
@@ -40,6 +41,7 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "kafka": kafka,
     "ministack": Ministack,
     "dynamodb": Dynamodb,
+    "mongodb": FerretDB,
 }
 
 _shared: dict[str, Any] = {}

@@ -27,6 +27,13 @@ START_PATIENCE = 120.0  # RabbitMQ takes ten seconds, and a minute on a busy mac
 class NoServerError(Exception):
     """This machine has no such server; the message says why and what to install."""
 
+    optional = False
+    """Its tests are skipped, also where all others must run (``CI=true``)."""
+
+
+class NoOptionalServerError(NoServerError):
+    optional = True
+
 
 class Server:
     """One engine at one URL. `restart` and `kill` are for tests of what happens then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import subprocess
 import time
@@ -123,6 +124,22 @@ class RawEtcd:
 
     def close(self) -> None:
         self._channel.close()
+
+
+def leader_of(cluster: Any) -> Any:
+    """The member that leads. Retried: right after an election some do not know it."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for node in cluster.nodes:
+            if not node.running:
+                continue
+            raw = RawEtcd(node.port)
+            with contextlib.closing(raw):
+                status = raw("Status")
+                if status.leader and status.leader == status.header.member_id:
+                    return node
+        time.sleep(0.05)
+    raise AssertionError("there is no leader")
 
 
 def etcdctl(port: int, *words: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from lab.field.drivers import through
 from lab.field.proxy import Fault, Proxy
 from tests.stores.drivers import AnyReceiver
 from twicesafe import (
@@ -33,7 +36,10 @@ from twicesafe._core.protocol import (
     Verdict,
 )
 from twicesafe._engines.dynamodb import DynamodbStore
+from twicesafe._engines.dynamodb.lease_watch import GivenClock
 from twicesafe._engines.dynamodb.settings import Settings
+from twicesafe._values.clocks import wall_clock
+from twicesafe.testing import FakeClock
 
 KEY = Key("order-7", scope=("shop", "charge"))
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
@@ -187,6 +193,38 @@ def test_a_lost_reply_is_an_outage_and_the_same_owner_gets_its_claim(store: Dyna
     assert (won.verdict, won.attempt) == (Verdict.WON, 1)
 
 
+class Stranger(BaseHTTPRequestHandler):
+    """The login page of a network, a health page, another service: it says 200 to everything."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stranger_who_says_yes_is_not_believed(dynamodb: Any, dynamodb_url: str, is_async: bool):
+    stranger = ThreadingHTTPServer(("127.0.0.1", 0), Stranger)
+    threading.Thread(target=stranger.serve_forever, daemon=True).start()
+    runs: list[str] = []
+    with Proxy(dynamodb.port) as proxy:
+        url = through(dynamodb_url, proxy.port)
+        with AnyReceiver(url, is_async=is_async, policy=Policy(lease=30)) as receiver:
+            receiver.process("first", str)
+            proxy.behind = stranger.server_port
+            proxy.cut()
+            with pytest.raises(StoreUnavailableError, match="is not DynamoDB"):
+                receiver.process("second", runs.append, "run")
+        with pytest.raises(StoreUnavailableError, match="is not DynamoDB"):
+            DynamodbStore.open(url)
+    stranger.shutdown()
+    stranger.server_close()
+    assert runs == []
+
+
 # --- throttling ------------------------------------------------------------------------------
 
 
@@ -309,6 +347,29 @@ def test_an_item_that_dynamodb_deleted_comes_back_with_a_higher_fence(
     assert store.perform(Complete(KEY.id, A, won.fence, HOUR, b"zombie")) is Ack.LOST
 
 
+def test_a_claim_that_arrives_late_sets_no_fence_back(dynamodb_url: str):
+    """A request that the driver gave up and repeated may arrive when two later records are gone."""
+    clock = FakeClock(wall_clock())
+    store = DynamodbStore(Settings.of(f"{dynamodb_url}&skew=0"), GivenClock(clock))
+    client, late = store._connected(), []
+    send = client.put_item
+    client.put_item = lambda **arguments: late.append(arguments) or send(**arguments)
+    fences = []
+    for owner in (A, B):
+        won = store.perform(ClaimRequest(KEY, owner, 1000))
+        fences.append(won.fence)
+        assert store.perform(Complete(KEY.id, owner, won.fence, 1000, b"x")) is Ack.OK
+        clock.advance(ms=2000)
+        assert store.perform(Sweep(10))[0].removed == 1
+    send(**late[0])
+    taken = store.perform(ClaimRequest(KEY, C, 1000))
+    assert (taken.verdict, taken.attempt) == (Verdict.WON, 2)
+    assert taken.fence > max(fences)
+    assert store.perform(ClaimRequest(KEY, C, 1000)).fence == taken.fence
+    assert store.perform(Complete(KEY.id, C, taken.fence, HOUR, b"x")) is Ack.OK
+    store.close()
+
+
 @pytest.mark.parametrize("state", ["in progress", "completed and claimed again"])
 def test_work_in_progress_has_no_time_to_live(store: DynamodbStore, dynamodb: Any, state: str):
     won = store.perform(ClaimRequest(KEY, A, HOUR))
@@ -357,6 +418,20 @@ def test_an_audit_trail_keeps_the_newest_entries(store: DynamodbStore):
         store.perform(Release(KEY.id, "ann", f"reason {number}", HOUR))
     trail = store.perform(History(KEY.id))
     assert [entry.why for entry in trail] == [f"reason {number}" for number in range(5, 105)]
+
+
+def test_an_audit_trail_leaves_room_for_the_result(store: DynamodbStore):
+    """Long reasons filled the item: first results were lost, then the key could not be released."""
+    store.perform(ClaimRequest(KEY, A, HOUR))
+    for number in range(30):
+        why = f"{number} " + "\N{GRINNING FACE}" * 4000
+        assert store.perform(Release(KEY.id, "ann", why, HOUR)) is Ack.OK
+    trail = store.perform(History(KEY.id))
+    assert [entry.why[:2] for entry in trail][-1] == "29"
+    assert 2 <= len(trail) < 30
+    won = store.perform(ClaimRequest(KEY, B, HOUR))
+    assert store.perform(Complete(KEY.id, B, won.fence, HOUR, b"r" * 262_144)) is Ack.OK
+    assert len(store.perform(Read(KEY.id)).result) == 262_144
 
 
 def test_a_result_that_no_item_can_hold_is_done_without_it(dynamodb_url: str):

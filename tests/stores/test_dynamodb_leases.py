@@ -14,9 +14,10 @@ import pytest
 from twicesafe import Key
 from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Read, Renew, Verdict
 from twicesafe._engines.dynamodb import DynamodbStore
-from twicesafe._engines.dynamodb.items import Item
-from twicesafe._engines.dynamodb.lease_watch import MOST, GivenClock, LeaseWatch, ServiceClock
+from twicesafe._engines.dynamodb.client import hear_date
 from twicesafe._engines.dynamodb.settings import Settings
+from twicesafe._engines.versioned.lease_watch import MOST, GivenClock, LeaseWatch, ServiceClock
+from twicesafe._engines.versioned.record import Versioned
 from twicesafe._values.clocks import wall_clock
 from twicesafe._values.records import Row, State
 from twicesafe.testing import FakeClock
@@ -158,7 +159,7 @@ class Service:
         self.clock.advance(ms=self.delay // 2)
         date = formatdate((self.clock() + self.ahead) // 1000, usegmt=True)
         self.clock.advance(ms=self.delay - self.delay // 2)
-        to.heard(date, sent)
+        hear_date(to, date, sent)
 
 
 @pytest.mark.parametrize("ahead", [-HOUR, -700, 0, 700, HOUR])
@@ -185,17 +186,17 @@ def test_setting_the_wall_clock_changes_nothing():
 def test_a_reply_without_a_date_is_no_error(date: str | None):
     service = Service(0, 10)
     clock = ServiceClock(wall=service.clock, steady=service.clock)
-    clock.heard(date, service.clock())
+    hear_date(clock, date, service.clock())
     assert clock.now() == service.clock()
 
 
 # --- what is remembered ------------------------------------------------------------------------
 
 
-def item(number: int, revision: int = 1) -> Item:
+def item(number: int, revision: int = 1) -> Versioned:
     id_ = number.to_bytes(32, "big")
     row = Row(id_, (), "k", State.IN_PROGRESS, 1, 1, A, 2 * HOUR, 0, 0)
-    return Item(row, revision, LEASE)
+    return Versioned(row, revision, LEASE)
 
 
 def test_a_process_remembers_a_bounded_number_of_versions():

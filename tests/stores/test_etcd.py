@@ -19,17 +19,19 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 
+from lab.field.drivers import through
+from lab.field.proxy import Fault, Proxy
 from tests.patience import until
 from tests.servers import free_port
 from tests.stores.etcd_clients import KINDS, MINUTE, A, B, RawEtcd, claim, complete, etcdctl, insist
 from twicesafe import Key, Receiver
 from twicesafe._core.protocol import Ack, Fail, Forget, Read, Renew, Resolve, Sweep, Verdict
-from twicesafe._engines.etcd import EtcdStore
+from twicesafe._engines.etcd import EtcdStore, programs, record_layout
 from twicesafe._engines.etcd.error_messages import NoSpaceError
 from twicesafe._engines.etcd.leases import MOST, Leases
 from twicesafe._engines.etcd.record_layout import INLINE
 from twicesafe._values.clocks import wall_clock
-from twicesafe._values.records import State
+from twicesafe._values.records import Row, State
 from twicesafe.errors import (
     ConfigurationError,
     SchemaVersionError,
@@ -325,6 +327,46 @@ def test_no_server_is_an_outage_that_says_what_to_check(kind: str) -> None:
         KINDS[kind](f"etcd://127.0.0.1:{free_port()}/x?timeout=0.5").perform(Read(KEY.id))
 
 
+def test_a_member_of_another_cluster_is_never_believed(
+    kind: str, own_server: Callable[..., Any]
+) -> None:
+    """A wrong URL, or a member that lost its disk and was started as a cluster of its own."""
+    ours, other = own_server("etcd"), own_server("etcd")
+    hosts = f"127.0.0.1:{ours.port},127.0.0.1:{other.port}"
+    client = KINDS[kind](f"etcd://{hosts}/orders?timeout=4")
+    with contextlib.closing(client):
+        client.perform(claim(KEY))
+        found = [one for one in client.doctor() if one.level == "refuse"]
+        assert [one.what.partition(":")[2].partition(":")[0] for one in found] == [
+            f"{other.port} belongs to another cluster"
+        ]
+        client.store.router.member = 1
+        assert client.perform(claim(KEY, B)).verdict is Verdict.BUSY
+        ours.stop()
+        with pytest.raises(StoreUnavailableError):
+            client.perform(claim(KEY, B))
+        assert ours.start() is None
+        assert insist(client.perform, claim(KEY, B)).verdict is Verdict.BUSY
+
+
+def test_a_batch_pauses_once_for_all_of_its_requests(
+    own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, their pauses took longer than an election, and all of them failed."""
+    server = own_server("etcd")
+    client = KINDS["blocking"](server.url + "?timeout=0.5")
+    with contextlib.closing(client):
+        client.perform(claim(Key("warm")))
+        server.stop()
+        pauses: list[float] = []
+        sleep = time.sleep
+        monkeypatch.setattr(time, "sleep", lambda seconds: (pauses.append(seconds), sleep(seconds)))
+        answers = client.perform_many([Read(Key(f"key-{number}").id) for number in range(100)])
+        monkeypatch.undo()
+    assert all(isinstance(answer, StoreUnavailableError) for answer in answers)
+    assert 1 <= len(pauses) < 100
+
+
 def test_a_restarted_server_is_used_again(kind: str, own_server: Callable[..., Any]) -> None:
     server = own_server("etcd")
     client = KINDS[kind](f"{server.url}?timeout=30")
@@ -333,6 +375,50 @@ def test_a_restarted_server_is_used_again(kind: str, own_server: Callable[..., A
         server.restart()
         assert insist(client.perform, complete(KEY, fence)) is Ack.OK
         assert insist(client.perform, claim(KEY, B)).verdict is Verdict.REPLAY
+
+
+def test_a_connection_that_falls_silent_is_replaced(kind: str, etcd: Any, etcd_url: str) -> None:
+    """gRPC itself would notice it after 15 s; until then every request would be an outage."""
+    with Proxy(etcd.port) as proxy:
+        client = KINDS[kind](through(etcd_url, proxy.port) + "?timeout=3")
+        with contextlib.closing(client):
+            client.perform(claim(Key("warm")))
+            proxy.arm(Fault("reply", 0, "silence"))
+            with pytest.raises(StoreUnavailableError, match="DEADLINE_EXCEEDED"):
+                client.perform(claim(KEY))
+            assert client.perform(claim(KEY)).verdict is Verdict.WON
+            proxy.arm(Fault("reply", 0, "silence"))
+            failed, other = client.perform_many([claim(KEY, B), claim(Key("other"))])
+            assert isinstance(failed, StoreUnavailableError)
+            assert isinstance(other, StoreUnavailableError)
+            assert client.perform_many([claim(KEY, B)])[0].verdict is Verdict.BUSY
+
+
+def test_a_claim_that_was_won_is_answered_so_whatever_other_threads_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many claims are remembered, one must be forgotten, and at that moment another thread adds its own."""
+
+    class Busy(dict[bytes, Any]):
+        def __iter__(self) -> Iterator[bytes]:
+            found = super().__iter__()
+            other = threading.Thread(target=made._believe, args=(claim(Key("other")), seen))
+            other.start()
+            other.join(0.2)
+            threads.append(other)
+            return found
+
+    monkeypatch.setattr(programs, "BELIEVED", 1)
+    threads: list[threading.Thread] = []
+    made = programs.EtcdPrograms("t", Leases(), wall_clock)
+    seen = record_layout.Seen(Row(KEY.id, (), "", State.IN_PROGRESS, 1, 1, A, 0, 0, 0))
+    made._believe(claim(Key("first")), seen)
+    made._claims = Busy(made._claims)
+    made._believe(claim(KEY), seen)
+    made._claims = dict(made._claims.items())
+    for thread in threads:
+        thread.join(60)
+    assert len(made._claims) == 1
 
 
 def test_a_full_cluster_accepts_nothing_and_the_doctor_says_so(

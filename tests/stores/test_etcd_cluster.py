@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.stores.etcd_clients import KINDS, MINUTE, A, B, RawEtcd, claim, complete, insist
+from tests.stores.etcd_clients import KINDS, MINUTE, A, B, claim, complete, insist, leader_of
 from twicesafe import Key
 from twicesafe._core.protocol import Ack, Read, Verdict
 from twicesafe._values.records import State
@@ -29,22 +28,6 @@ def client(request: pytest.FixtureRequest, cluster: Any) -> Iterator[Any]:
     client = KINDS[request.param](f"{cluster.url}/orders?timeout=10")
     yield client
     client.close()
-
-
-def leader_of(cluster: Any) -> Any:
-    """The member that leads. Retried: right after an election some do not know it."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        for node in cluster.nodes:
-            if not node.running:
-                continue
-            raw = RawEtcd(node.port)
-            with contextlib.closing(raw):
-                status = raw("Status")
-                if status.leader and status.leader == status.header.member_id:
-                    return node
-        time.sleep(0.05)
-    raise AssertionError("there is no leader")
 
 
 class Worker(threading.Thread):

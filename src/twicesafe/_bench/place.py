@@ -57,6 +57,12 @@ def own_place(url: str) -> Iterator[str]:
             yield own
         finally:
             _delete_table(own)
+    elif engine == "mongodb":
+        _, own = _renamed(url, "collection", "twicesafe", token)
+        try:
+            yield own
+        finally:
+            _drop_collection(own)
     elif engine == "etcd":
         name, own = _under_prefix(url, token)
         try:
@@ -151,6 +157,16 @@ def _delete_table(url: str) -> None:
     store: Any = open_store(url)
     try:
         store._execute(Call("delete_table", {}))
+    finally:
+        store.close()
+
+
+def _drop_collection(url: str) -> None:
+    from .._engines.mongodb.documents import Call
+
+    store: Any = open_store(url)
+    try:
+        store._execute(Call("drop"))
     finally:
         store.close()
 

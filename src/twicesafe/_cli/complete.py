@@ -64,14 +64,14 @@ def complete(
             "--concurrency",
             metavar="N",
             min=1,
-            help="Runs that work at once. Default: 8.",
+            help="Runs to continue at once. Default: 8.",
             show_default=False,
         ),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    r"""Run durable functions that were abandoned, are due, or got their signal.
+    r"""Continue durable runs that were abandoned, are due, or got their signal.
 
     Start it on any number of nodes: a claim decides which of them gets a run. SIGTERM and Ctrl-C finish the runs that
     have started. With --once the status is 1 if a run failed or was parked.

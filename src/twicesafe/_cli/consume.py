@@ -30,7 +30,7 @@ def consume(
         str,
         typer.Argument(
             metavar="MODULE:HANDLER",
-            help="Your function of one message, blocking or async, importable from here.",
+            help="Your function, blocking or async, importable from here; it gets one message.",
             show_default=False,
         ),
     ],
@@ -82,7 +82,7 @@ def consume(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Handle the messages of a broker: each is recorded, then acknowledged.
+    """Run your handler for the messages of a broker: each is recorded, then acknowledged.
 
     A repeat is answered from its record. A message that keeps failing goes to the dead letters. The policy comes
     from the settings file. With [cyan]transactional_id=[/] in a Kafka URL no store is used: what the handler

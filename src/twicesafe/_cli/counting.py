@@ -172,14 +172,14 @@ def audit(
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N acts.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N.")] = 50,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """List what operators did to keys and outbox lanes: who, what and why, newest first.
 
-    An act is kept as long as the record of its key, an act on a lane until you delete it.
+    Actions on a key are kept as long as its record, actions on a lane until you delete them.
     Example: [cyan]twicesafe audit --since 1d[/]
     """
     screen = Screen(json)
@@ -229,17 +229,17 @@ def top(
     every: Annotated[
         float,
         typer.Option(
-            "--every", metavar="DURATION", parser=duration(0.2), help="Time between two looks."
+            "--every", metavar="DURATION", parser=duration(0.2), help="Time between two refreshes."
         ),
     ] = "5s",  # type: ignore[assignment]
-    once: Annotated[bool, flag("--once", help="Print one look and exit.")] = False,
+    once: Annotated[bool, flag("--once", help="Print one screen, then exit.")] = False,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Watch a store: states and their changes, size, growth, what waits for you, and the last acts.
+    """Watch a store: keys by state, size, growth, keys that wait for an operator, the last actions.
 
-    Each look counts all records, so on a large store it looks less often than --every says.
+    Each refresh counts all records, so a large store is refreshed less often than --every says.
     Example: [cyan]twicesafe top --every 2s[/]
     """
     screen = Screen(json)
@@ -279,7 +279,7 @@ def _screenful(receiver: Receiver, before: Stats | None) -> tuple[Look, Group]:
         if records:
             parts += [Text(f"\n{title}", "bold"), _few(records)]
     if acts:
-        parts += [Text("\nlast acts", "bold"), _acts(acts, whole=False)]
+        parts += [Text("\nlast actions", "bold"), _acts(acts, whole=False)]
     return look, Group(*parts)
 
 

@@ -23,7 +23,7 @@ def dashboard(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Address to listen on. Without a token: on the loopback only.",
+            help="Address to listen on. Without a token it must be a loopback address.",
             show_default="127.0.0.1:8090",
         ),
     ] = None,
@@ -32,7 +32,7 @@ def dashboard(
         typer.Option(
             "--host",
             metavar="NAME",
-            help="A further host name that browsers use for it; repeat for several.",
+            help="Another host name that browsers use for it; repeat for several.",
             show_default=False,
         ),
     ] = None,
@@ -50,13 +50,11 @@ def dashboard(
         typer.Option(
             "--read-token-file",
             metavar="PATH",
-            help="File with a token for those who may only look.",
+            help="File with a token for read-only access.",
             show_default=False,
         ),
     ] = None,
-    read_only: Annotated[
-        bool, flag("--read-only", help="No acts: no key can be changed here.")
-    ] = False,
+    read_only: Annotated[bool, flag("--read-only", help="No visitor can change anything.")] = False,
     show_keys: Annotated[
         bool, flag("--show-keys", help="Show keys and scopes, and the bodies of dead letters.")
     ] = False,
@@ -65,7 +63,7 @@ def dashboard(
         typer.Option(
             "--metrics",
             metavar="URL",
-            help="Also show what a service counts: its /metrics, or the proxy's; repeat for several.",
+            help="Also show the numbers of a service: URL of its /metrics, or the proxy's; repeat for several.",
             show_default=False,
         ),
     ] = None,
@@ -93,9 +91,9 @@ def dashboard(
 ) -> None:
     r"""Serve the dashboard: overview, keys and their timelines, outbox, relays, consumers, dead letters, audit.
 
-    It shows what the store knows. Duplicates write nothing to it: name the /metrics of your service, or mount
-    the dashboard there, to see how many come and how old they are. Settings: also \[dashboard] in twicesafe.toml, or variables like
-    TWICESAFE_DASHBOARD_LISTEN.
+    It shows what is in the store. Duplicates write nothing to the store: to see how many come and how old they
+    are, give --metrics, or mount the dashboard in your service. Settings: also \[dashboard] in twicesafe.toml,
+    or variables like TWICESAFE_DASHBOARD_LISTEN.
     Example: [cyan]twicesafe dashboard --store sqlite:///keys.db[/]
     """
     screen = Screen(json)

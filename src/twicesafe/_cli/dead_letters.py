@@ -53,7 +53,7 @@ def list_letters(
     limit: LimitOption = 1000,
     json: JsonOption = False,
 ) -> None:
-    """List dead letters, the oldest first, with why they are dead.
+    """List dead letters, oldest first, with the reason of each.
 
     Example: [cyan]twicesafe dead-letters list --from 'redis://localhost?stream=orders.dead&group=ops'[/]
     """
@@ -85,7 +85,7 @@ def show(
     limit: LimitOption = 10_000,
     json: JsonOption = False,
 ) -> None:
-    """Show one dead letter whole: its headers and its body.
+    """Show one dead letter with its headers and its body.
 
     Example: [cyan]twicesafe dead-letters show order-7 --from 'amqp://localhost?queue=orders.dead'[/]
     """

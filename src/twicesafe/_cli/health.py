@@ -46,8 +46,8 @@ def health(
 ) -> None:
     """Compare the store with thresholds. Status: 0 ok, 1 degraded, 3 failing.
 
-    Each check says what to do next. What a running service has counted (duplicates, conflicts, p99) is
-    known to its own [cyan]receiver.health()[/] and [cyan]/health[/] only: here it is marked "?".
+    Each check says what to do next. This command cannot see what a running service has counted (duplicates,
+    conflicts, p99): those checks are marked "?". Ask [cyan]receiver.health()[/] or [cyan]/health[/] of the service.
     Example: [cyan]twicesafe health --store sqlite:///keys.db --max-bytes 1000000000[/]
     """
     screen = Screen(json)

@@ -164,7 +164,7 @@ def plan(
             "--fixed-price",
             metavar="AMOUNT",
             min=0,
-            help="Per month, the same for every window: the server.",
+            help="Price of the server per month, without storage.",
             rich_help_panel=_PRICES,
         ),
     ] = 0.0,
@@ -276,7 +276,7 @@ def _delays(
     if len(chosen) != 1:
         named = f", not {' and '.join(chosen)}" if chosen else ""
         raise ConfigurationError(
-            f"say once how late duplicates come{named}: --retries-within 3d, --mean-delay 10m or --ages PATH"
+            f"say in one way how late duplicates come{named}: --retries-within 3d, --mean-delay 10m or --ages PATH"
         )
     found: planning.Delays
     if ages is not None:

@@ -28,7 +28,12 @@ def reencrypt_keys(
     ] = None,
     after: Annotated[
         str,
-        typer.Option("--after", metavar="MARK", help="Continue here.", show_default=False),
+        typer.Option(
+            "--after",
+            metavar="MARK",
+            help="Continue here: the mark that the last run printed.",
+            show_default=False,
+        ),
     ] = "",
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -36,7 +41,7 @@ def reencrypt_keys(
 ) -> None:
     r"""Encrypt recorded answers with the first key of the key ring, newest first.
 
-    The key ring is \[policy] encryption in twicesafe.toml, or TWICESAFE_POLICY_ENCRYPTION. It can run beside
+    The key ring is \[policy] encryption in twicesafe.toml, or TWICESAFE_POLICY_ENCRYPTION. It can run during
     deliveries, and again after a crash. Status 1 if an answer does not decrypt.
     Example: [cyan]TWICESAFE_POLICY_ENCRYPTION=file:keys.txt twicesafe keys reencrypt --limit 10000[/]
     """

@@ -63,7 +63,7 @@ def signal_run(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Send a value to a durable run that waits for it, or will; the first value stays.
+    """Send a value to a durable run that waits for it, now or later; the first value counts.
 
     Without --value the value is true. Status 1: there is a value already, or the run is over.
     Example: [cyan]twicesafe keys signal order-7 --name approval --by ana --why "looks good"[/]
@@ -101,7 +101,7 @@ def skip_step(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Record a step of a held or parked durable run by hand; the run goes on.
+    """Record a step of a held or parked durable run by hand; the run continues.
 
     In a run that is being undone, the undo of the step is skipped. In a held run, --value becomes the result
     of the step whose outcome is unknown (default: null).
@@ -133,7 +133,7 @@ def restart_run(
 ) -> None:
     """Start a durable run from the beginning: its steps are dropped, and their effects happen again.
 
-    To go on where it was, use [cyan]twicesafe keys release[/].
+    To continue after the last recorded step, use [cyan]twicesafe keys release[/].
     Example: [cyan]twicesafe keys restart order-7 --by ana --why "wrong address, refunded by hand"[/]
     """
     screen = Screen(json)

@@ -242,7 +242,7 @@ def claimed_content(content: object, setting: FingerprintSetting) -> object:
         return setting if isinstance(setting, bytes) else None
     if content is True:
         raise UsageError(
-            "fingerprint=True is of the arguments, and a claim has none: pass what to compare, as in "
+            "fingerprint=True compares the arguments, and a claim has none: pass what to compare, as in "
             "claim(key, fingerprint=order)"
         )
     return None if content is False else content

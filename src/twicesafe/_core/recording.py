@@ -4,8 +4,8 @@
     no answer             the same request again (P10), as long as the claim lasts
     refused               the store rejects this payload (too large, a quota, an invalid value): the
                           same request without the payload, at once
-    refused even so       the payload is not the cause (a permission was revoked, a table renamed): the
-                          whole request again, until the lease ends
+    refused even so, or   the payload is not the cause (a permission was revoked, a table renamed): the
+    for a setting         whole request again, until the lease ends
     stuck                 small requests of the same claim succeed and this one does not,
                           `FAILURES_ALONE` times in a row: without the payload
 
@@ -25,7 +25,12 @@ from msgspec.structs import replace
 from .. import events as ev
 from .._values.clocks import WorkerClock
 from .._values.context import ActiveClaim
-from ..errors import NotStorableError, StoreUnavailableError, TwicesafeError
+from ..errors import (
+    ConfigurationError,
+    NotStorableError,
+    StoreUnavailableError,
+    TwicesafeError,
+)
 from .call import Call, cause_of
 from .commands import Flow, PerformMany, Reply, Returned, Sleep
 from .protocol import Ack, Complete, Fail, Renew
@@ -108,6 +113,8 @@ class Recording:
             return False
         if not (self.ask.error or getattr(self.ask, "result", None)):
             return False
+        if isinstance(self.reply, ConfigurationError):
+            return False  # a permission, a login: the payload is not the cause
         if not isinstance(self.reply, StoreUnavailableError):
             return True
         if self.alone >= FAILURES_ALONE and now - self.began >= RETRY_AT_LEAST:

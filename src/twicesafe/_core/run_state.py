@@ -281,7 +281,7 @@ def checked_name(name: object, key: Key) -> str:
         size = LONGEST_NAME + 1
     if size > LONGEST_NAME or name.startswith((UNDO, "twicesafe:")):
         raise UsageError(
-            f"{name[:60]!r} is no name for a step: use valid Unicode of at most {LONGEST_NAME} bytes "
+            f"{name[:60]!r} is not a valid name for a step: use valid Unicode of at most {LONGEST_NAME} bytes "
             f"that does not begin with {UNDO!r} or 'twicesafe:'",
             key=key,
         )

@@ -169,7 +169,7 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
         state.held = True
         raise HeldError(
             f"outcome unknown: the worker stopped in the step {call.name!r} (takeover='hold'); find out "
-            "what was done, then release or resolve the run; or give the step a prober",
+            "what was done, then release or resolve the run; or give the step a probe",
             key=state.claim.key,
         )
     reply: Reply = yield Invoke(state.step_claim(call.name), call.probe)

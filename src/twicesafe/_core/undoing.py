@@ -159,7 +159,7 @@ def _park(
     call.notify(ev.Parked(call.key, CompensationFailedError.__name__))
     error = CompensationFailedError(
         f"the run failed ({reason}), and the step {step!r} could not be undone ({text}); an operator "
-        "must remove the cause and release the run, which goes on undoing, or resolve it",
+        "must remove the cause and release the run, which continues the undo, or resolve it",
         key=call.key,
         step=step,
         reason=reason,

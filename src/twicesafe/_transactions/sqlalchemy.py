@@ -57,7 +57,7 @@ class _Wrapped(Described):
         name, style = dialect.name, dialect.paramstyle
         if name not in _DIALECTS or style not in _STYLES:
             raise UsageError(
-                f"SQLAlchemy speaks {name}+{dialect.driver} here, but a record can join only a "
+                f"SQLAlchemy uses {name}+{dialect.driver} here, but a record can join only a "
                 "transaction of SQLite, PostgreSQL, MySQL or MariaDB"
             )
         self.dialect, self.style = _DIALECTS[name], _STYLES[style]

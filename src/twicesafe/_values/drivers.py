@@ -52,6 +52,7 @@ EXTRAS: Final = {
     "psycopg": "postgresql",
     "pydantic_ai": "pydantic-ai",
     "pydantic_core": "pydantic-ai",
+    "pymongo": "mongodb",
     "pymysql": "mysql",
     "redis": "redis",
     "requests": "requests",

@@ -45,9 +45,9 @@ class RelayOptions:
     """What `twicesafe relay` does."""
 
     to: Url = ""
-    """URL of the broker: http(s), redis, nats, amqp or kafka."""
+    """URL of the broker: http(s), redis, nats, amqp, kafka or sqs."""
     batch: Annotated[int, Meta(ge=1)] = 500
-    """Messages to publish at once, at most."""
+    """The most messages in flight."""
     lease: Annotated[Seconds, Meta(ge=0.3)] = 10
     """How long a relay holds its share; after that another relay takes over."""
     max_attempts: Annotated[int, Meta(ge=1)] = 10
@@ -68,7 +68,7 @@ class CompleteOptions:
     limit: Annotated[int, Meta(ge=1)] = 1000
     """Runs to find in each round, at most."""
     concurrency: Annotated[int, Meta(ge=1)] = 8
-    """Runs that work at once."""
+    """Runs to continue at once."""
 
     def __post_init__(self) -> None:
         check_fields(self)

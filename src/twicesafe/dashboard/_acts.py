@@ -88,7 +88,7 @@ ACTS: Final = {
         Act(
             name="signal",
             title="Signal",
-            done="got the signal: the run goes on",
+            done="got the signal: the run continues",
             meaning="Send the value that the step waits for. It cannot be changed later.",
             event=RecordEvent.RELEASE,
             states=(),
@@ -97,7 +97,7 @@ ACTS: Final = {
         Act(
             name="skip",
             title="Skip",
-            done="changed: the run goes on without the step",
+            done="changed: the run continues without the step",
             meaning="Record this step, or its undo, as done by hand. Nothing runs for it.",
             event=RecordEvent.RELEASE,
             states=(),
@@ -158,7 +158,7 @@ async def on_one(
 
 def _given(act: Act, form: Mapping[str, str]) -> Answer | None:
     if act.of_step and not form.get("step"):
-        raise BadFormError("Nothing was changed: which step is not said.")
+        raise BadFormError("Nothing was changed: the step is missing.")
     if act.name == "skip" and not form.get("answer", "").strip():
         return Answer(None, None)
     return answer(form) if act.name in ("resolve", "signal", "skip") else None

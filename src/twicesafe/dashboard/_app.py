@@ -263,7 +263,7 @@ class Dashboard(Visits):
             kept = (
                 "The refused message is kept with your name and reason, and is never published."
                 if act == "skip"
-                else "The audit has it with your name and reason."
+                else "Your name and reason are in the audit."
             )
             result = Result(
                 changed=True,

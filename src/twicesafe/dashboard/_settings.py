@@ -33,15 +33,15 @@ class DashboardSettings:
     hosts: tuple[str, ...] = ()
     """Further host names under which browsers reach it; requests for others are refused."""
     token: Annotated[str, SECRET] = ""
-    """Token of those who may look and act; at least 16 characters."""
+    """Token for full access; at least 16 characters."""
     token_file: str = ""
     """File with that token, instead of the setting itself."""
     read_token: Annotated[str, SECRET] = ""
-    """Token of those who may only look."""
+    """Token for read-only access."""
     read_token_file: str = ""
     """File with that token, instead of the setting itself."""
     read_only: bool = False
-    """No acts, not even with the token."""
+    """No visitor can change anything."""
     show_keys: bool = False
     """Show keys, scopes and the bodies of dead letters; otherwise the first 8 digits of a key's id."""
     metrics: Annotated[tuple[str, ...], URLS] = ()

@@ -9,8 +9,9 @@ declares what it cannot do, and the suite skips those tests by name.
 from __future__ import annotations
 
 import abc
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar
 
 from .._core.protocol import Claimed, Request
@@ -68,6 +69,9 @@ Progress: TypeAlias = Callable[[int, int], None] | None
 
 class _Described:
     capabilities: ClassVar[Capabilities]
+    untried: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What no test could try, because no server here has it: the name of a capability or of a setting, and
+    why. The store table shows it."""
     recalls: ClassVar[bool] = False
     """`recall` works: the store is embedded, so it can look without a round trip."""
     url: str

@@ -57,6 +57,8 @@ SCHEMES: Final[dict[str, str]] = {
     "valkey": "twicesafe._engines.redis:RedisStore",
     "valkeys": "twicesafe._engines.redis:RedisStore",
     "dynamodb": "twicesafe._engines.dynamodb:DynamodbStore",
+    "mongodb": "twicesafe._engines.mongodb:MongodbStore",
+    "mongodb+srv": "twicesafe._engines.mongodb:MongodbStore",
 }
 
 

@@ -36,7 +36,7 @@ class _Named:
         )
         self.version = identifier(version, "column")
         if not self.key:
-            raise UsageError("key= names no column: name the unique ones")
+            raise UsageError("key= is empty: name the unique columns")
 
     def _columns(self, row: Mapping[str, Any]) -> list[str]:
         if missing := [name for name in self.key if name not in row]:

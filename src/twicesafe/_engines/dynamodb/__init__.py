@@ -5,11 +5,10 @@
     ?skew=5&timeout=5&pool=50&migrate=false …
 
     settings        the URL                            table        creates and checks the table
-    items           records as items, and versions     client       boto3
-    programs        the requests                       store        threads
+    items           records as items                   client       boto3
+    programs        the requests, as `versioned` asks  store        threads
     table_scans     sweep, browse, survey, audit log   async_store  event loops (aiobotocore)
-    lease_watch     when a lease is over, without a    error_messages   what an error means
-                    clock in the service
+                                                       error_messages   what an error means
 
 A refused write returns the item that is there, so `_core.lifecycle` decides here, in the worker; every
 write names the version that it is based on. docs/decisions/0027-dynamodb.md says why this is safe.

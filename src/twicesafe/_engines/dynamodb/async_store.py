@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from ..._core.driving import drive_async
@@ -11,12 +11,12 @@ from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
 from ...stores._batching import PerLoop
+from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .client import arguments, config, place, received, refused, settings_refused, with_models
 from .items import Call
-from .lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .programs import DynamodbPrograms
 from .settings import Settings
-from .store import CAPABILITIES, DynamodbStore
+from .store import CAPABILITIES, UNTRIED, DynamodbStore
 from .table import Pause, examine, migrate, prepare
 
 __all__ = ["AsyncDynamodbStore"]
@@ -28,6 +28,7 @@ class AsyncDynamodbStore(AsyncStore):
     """The async store, for event loops."""
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
+    untried: ClassVar[Mapping[str, str]] = UNTRIED
 
     def __init__(self, settings: Settings, clock: ServiceClock | GivenClock | None = None) -> None:
         self.settings = settings

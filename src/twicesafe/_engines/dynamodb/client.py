@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeAlias
 
 from ...errors import ConfigurationError, StoreUnavailableError
+from ..versioned.lease_watch import GivenClock, ServiceClock
 from .error_messages import REFUSED, code_of, explain
-from .items import Call, Refused
-from .lease_watch import GivenClock, ServiceClock
+from .items import Call, ConditionFailed
 from .settings import Settings
 
 __all__ = [
     "arguments",
     "config",
     "connect",
+    "hear_date",
     "place",
     "received",
     "refused",
@@ -88,18 +90,26 @@ def settings_refused(error: Exception, settings: Settings) -> Exception:
 
 
 def received(reply: Any, settings: Settings, clock: Clock, sent: int) -> Any:
-    """The reply, if it is whole."""
+    """The reply, if it is whole and DynamoDB's.
+
+    boto3 takes any page with status 200 for a success without content: a claim would be won without a record.
+    """
+    if not reply["ResponseMetadata"].get("RequestId"):
+        raise StoreUnavailableError(
+            f"what answers for {settings.url} is not DynamoDB: its reply has no request id; the outcome is "
+            "unknown; check the endpoint, and any proxy on the way"
+        )
     _hear(reply, settings, clock, sent)
     return reply
 
 
-def refused(error: Exception, settings: Settings, clock: Clock, sent: int) -> Refused:
+def refused(error: Exception, settings: Settings, clock: Clock, sent: int) -> ConditionFailed:
     """The reply of a write whose condition did not hold; raises our error for any other error."""
     response: dict[str, Any] = getattr(error, "response", None) or {}
     if response:
         _hear(response, settings, clock, sent)
     if code_of(error) == REFUSED:
-        return Refused(response.get("Item"))
+        return ConditionFailed(response.get("Item"))
     raise explain(error, settings.url) from error
 
 
@@ -115,4 +125,19 @@ def _hear(response: dict[str, Any], settings: Settings, clock: Clock, sent: int)
         raise StoreUnavailableError(
             f"{settings.url} ended the connection in the middle of a reply; the outcome is unknown"
         )
-    clock.heard(headers.get("date"), sent)
+    hear_date(clock, headers.get("date"), sent)
+
+
+def hear_date(clock: Clock, date: str | None, sent: int) -> None:
+    """The Date of a reply: the service's time was in that second."""
+    second = _second(date or "")
+    if second:
+        clock.heard(second, second + 1000, sent)
+
+
+@functools.lru_cache(8)
+def _second(date: str) -> int:
+    try:
+        return int(parsedate_to_datetime(date).timestamp()) * 1000
+    except ValueError:
+        return 0

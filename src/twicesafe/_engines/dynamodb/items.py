@@ -18,33 +18,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from ..._values.records import AuditEntry, Cause, Row, State, moment
+from ..._values.records import Cause, Row, State
 from ...errors import CorruptRecordError, SchemaVersionError
+from ..versioned.record import EMPTY, SPARE, Refused, Versioned, granted, is_empty
 
 __all__ = [
     "RETURN_OLD",
     "Attributes",
     "Call",
-    "Item",
-    "Refused",
+    "ConditionFailed",
     "attribute",
-    "audited",
     "delete",
-    "entries_of",
     "get",
     "item_of",
     "names_of",
     "put",
+    "refused_by",
     "time_to_live",
 ]
-
-SPARE: Final = 3660
-"""Seconds between the end of retention and the time when DynamoDB may delete the item: the largest
-``skew`` and a minute. A worker that is late by ``skew`` still gives a new item a higher fence (P3)."""
-ENTRIES: Final = 100
-"""Audit entries that are kept of one key: the newest."""
 
 Attributes = dict[str, Any]
 
@@ -58,25 +49,11 @@ class Call(NamedTuple):
     """Never repeat it by itself: if its reply is lost, its outcome is unknown."""
 
 
-class Refused(NamedTuple):
+class ConditionFailed(NamedTuple):
     """The reply to a write whose condition did not hold."""
 
-    found: Attributes | None
+    item: Attributes | None
     """The item that is there; None: there is none."""
-
-
-class Item(msgspec.Struct, gc=False):
-    """A record with what this store keeps beside it."""
-
-    row: Row
-    revision: int
-    lease: int = 0
-    audit: list[Any] = []
-
-    @property
-    def version(self) -> tuple[int, int]:
-        """Different for any two writes of a key: fences never restart."""
-        return self.row.fence, self.revision
 
 
 # --- attributes ------------------------------------------------------------------------------
@@ -115,11 +92,6 @@ _FIELDS: Final[dict[str, tuple[Any, Any]]] = {
     "result": (_binary, lambda a: bytes(a["B"])),
     "error": (lambda value: _text(value[:4000]), lambda a: a["S"]),
 }
-_EMPTY: Final[dict[str, Any]] = {
-    "scope": (), "value": "", "owner": b"", "attempt": 0, "lease_until": 0, "expires_at": 0,
-    "hold": False, "cause": None, "fingerprint": None, "result": None, "error": "",
-}  # fmt: skip
-"""The fields that may be absent, and what that means."""
 
 
 def names_of(names: Iterable[str]) -> dict[str, str]:
@@ -129,7 +101,7 @@ def names_of(names: Iterable[str]) -> dict[str, str]:
 
 def attribute(name: str, value: Any) -> Attributes | None:
     """A field of a row as an attribute; None: the item has none."""
-    if name in _EMPTY and value == _EMPTY[name] and type(value) is type(_EMPTY[name]):
+    if is_empty(name, value):
         return None
     found: Attributes = _FIELDS[name][0](value)
     return found
@@ -139,18 +111,18 @@ def time_to_live(expires_at: int) -> Attributes | None:
     return _number(-(-expires_at // 1000) + SPARE) if expires_at else None
 
 
-def attributes_of(item: Item) -> Attributes:
+def attributes_of(item: Versioned) -> Attributes:
     row = item.row
     found = {name: attribute(name, getattr(row, name)) for name in _FIELDS}
     found["revision"] = _number(item.revision)
-    renewed = item.lease != _claimed(row)
+    renewed = item.lease != granted(row)
     found["lease"] = _number(item.lease) if item.lease and renewed else None
-    found["audit"] = {"L": item.audit} if item.audit else None
+    found["audit"] = {"L": [_entry(one) for one in item.audit]} if item.audit else None
     found["ttl"] = time_to_live(row.expires_at)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def item_of(found: Attributes) -> Item:
+def item_of(found: Attributes) -> Versioned:
     """What an item says. One that cannot be read is an error, never an empty record."""
     try:
         if "layout" in found:
@@ -159,15 +131,15 @@ def item_of(found: Attributes) -> Item:
                 "handler does not run; update this one"
             )
         fields = {
-            name: _EMPTY[name] if name in _EMPTY and name not in found else decode(found[name])
+            name: EMPTY[name] if name in EMPTY and name not in found else decode(found[name])
             for name, (_, decode) in _FIELDS.items()
         }
         row, lease = Row(**fields), found.get("lease")
-        return Item(
+        return Versioned(
             row,
             int(found["revision"]["N"]),
-            _claimed(row) if lease is None else int(lease["N"]),
-            found.get("audit", {"L": []})["L"],
+            granted(row) if lease is None else int(lease["N"]),
+            [_entry_of(one) for one in found.get("audit", {"L": []})["L"]],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecordError(
@@ -176,9 +148,11 @@ def item_of(found: Attributes) -> Item:
         ) from error
 
 
-def _claimed(row: Row) -> int:
-    """The lease that a claim was granted; 0 if the record is not in progress."""
-    return row.lease_until - row.changed_at if row.state is State.IN_PROGRESS else 0
+def refused_by(reply: Any) -> Refused | None:
+    """What stands against a write; None: it was written."""
+    if not isinstance(reply, ConditionFailed):
+        return None
+    return Refused(None if reply.item is None else item_of(reply.item))
 
 
 def _short(found: Attributes) -> str:
@@ -193,7 +167,7 @@ def get(id_: bytes) -> Call:
     return Call("get_item", {"Key": {"id": _binary(id_)}, "ConsistentRead": True})
 
 
-def put(item: Item, before: Item | None, once: bool = False) -> Call:
+def put(item: Versioned, before: Versioned | None, once: bool = False) -> Call:
     """Write this item if the present one is still `before`; None: if there is none."""
     if before is None:
         based: Attributes = {
@@ -205,7 +179,7 @@ def put(item: Item, before: Item | None, once: bool = False) -> Call:
     return Call("put_item", {"Item": attributes_of(item), **based, **RETURN_OLD}, once)
 
 
-def delete(before: Item) -> Call:
+def delete(before: Versioned) -> Call:
     """Delete this item if it is still this version."""
     return Call("delete_item", {"Key": {"id": _binary(before.row.id)}, **_based_on(before)})
 
@@ -213,7 +187,7 @@ def delete(before: Item) -> Call:
 RETURN_OLD: Final = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
-def _based_on(before: Item) -> Attributes:
+def _based_on(before: Versioned) -> Attributes:
     fence, revision = before.version
     return {
         "ConditionExpression": "#fence = :fence AND #revision = :revision",
@@ -225,27 +199,12 @@ def _based_on(before: Item) -> Attributes:
 # --- the audit trail -------------------------------------------------------------------------
 
 
-def audited(item: Item, ask: Any, at: int) -> list[Any]:
-    """The trail with one more act; names and reasons are cut, so that they never fail a write."""
-    entry = {
-        "at": _number(at),
-        "action": _text(ask.op),
-        "by": _text(ask.by[:4000]),
-        "why": _text(ask.why[:4000]),
-        "before": _text(item.row.state.value),
-    }
-    return [*item.audit[1 - ENTRIES :], {"M": entry}]
+def _entry(entry: dict[str, Any]) -> Attributes:
+    texts = {name: _text(entry[name]) for name in ("action", "by", "why", "before")}
+    return {"M": {"at": _number(entry["at"]), **texts}}
 
 
-def entries_of(id_: bytes, audit: list[Any]) -> list[AuditEntry]:
-    return [
-        AuditEntry(
-            id=id_,
-            at=moment(int(entry["M"]["at"]["N"])),
-            action=entry["M"]["action"]["S"],
-            by=entry["M"]["by"]["S"],
-            why=entry["M"]["why"]["S"],
-            state_before=State(entry["M"]["before"]["S"]),
-        )
-        for entry in audit
-    ]
+def _entry_of(found: Attributes) -> dict[str, Any]:
+    said = found["M"]
+    texts = {name: said[name]["S"] for name in ("action", "by", "why", "before")}
+    return {"at": int(said["at"]["N"]), **texts}

@@ -34,7 +34,7 @@ class Settings:
     endpoint: str
     """Empty: AWS."""
     timeout: float
-    """Seconds until a call counts as an outage, all its attempts included."""
+    """Seconds that all attempts of a call may take, without the pauses between them."""
     pool: int
     """Connections: as many requests of a batch run at once."""
     skew: float

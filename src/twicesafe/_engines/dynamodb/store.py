@@ -7,34 +7,43 @@ of them is right here: BatchWriteItem has no conditions, and one bad item of a t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Self, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.driving import drive
 from ..._core.protocol import Request
 from ..._forking import RenewedLock, in_child
 from ..._values.drivers import require
 from ...stores._base import Capabilities, Finding, Progress, Store
+from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .client import arguments, connect, received, refused
 from .items import Call
-from .lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .programs import SCANS, DynamodbPrograms
 from .settings import Settings
 from .table import Pause, examine, migrate, prepare
 
-__all__ = ["CAPABILITIES", "DynamodbStore"]
+__all__ = ["CAPABILITIES", "UNTRIED", "DynamodbStore"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 CAPABILITIES = Capabilities(server_clock=False, batch=False, native_expiry=True)
 
+UNTRIED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "AWS itself": "the tests run on an emulator",
+        "multi-region strong consistency": "no emulator has it",
+    }
+)
+
 
 class DynamodbStore(Store):
     """The blocking store, for threads."""
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
+    untried: ClassVar[Mapping[str, str]] = UNTRIED
 
     def __init__(
         self,

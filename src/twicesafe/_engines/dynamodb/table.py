@@ -110,7 +110,7 @@ def _check_key(table: Any, settings: Settings) -> None:
         )
         raise ConfigurationError(
             f"the table {settings.table} has the key {found}; a table of twicesafe has the binary key id "
-            "and no sort key: give the store a table of its own"
+            "and no sort key: use a separate table for the store"
         )
 
 

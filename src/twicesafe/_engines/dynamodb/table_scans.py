@@ -18,8 +18,9 @@ from ..._core.matching import matches
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey, Sweep
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...stores._base import Program
-from .items import Attributes, Call, Item, Refused, delete, entries_of, get, item_of, names_of
-from .lease_watch import GivenClock, ServiceClock
+from ..versioned.deciding import VersionedPrograms
+from ..versioned.record import Versioned, entries_of
+from .items import Attributes, Call, ConditionFailed, delete, get, item_of, names_of
 
 __all__ = ["TableScans"]
 
@@ -30,18 +31,14 @@ SHOWN: Final = (
 """All but results and audit trails."""
 
 
-class TableScans:
+class TableScans(VersionedPrograms):
     """The base class of `DynamodbPrograms`."""
-
-    def __init__(self, clock: ServiceClock | GivenClock, skew: int) -> None:
-        self.clock = clock
-        self._skew = skew
 
     # -- the sweep ------------------------------------------------------------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
         """DynamoDB deletes expired items itself, within days; this is for those who cannot wait."""
-        now = self.clock.now() - self._skew
+        now = self.clock.now() - self.skew
         more: Attributes = {"Limit": max(1, ask.limit)}
         if ask.after:
             more["ExclusiveStartKey"] = {"id": {"B": bytes.fromhex(ask.after)}}
@@ -50,7 +47,7 @@ class TableScans:
         due = [item for item in items if _removable(item.row, now)]
         gone = due[: ask.most]
         replies = (yield [delete(item) for item in gone]) if gone else []
-        removed = sum(not isinstance(reply, Refused) for reply in replies)
+        removed = sum(not isinstance(reply, ConditionFailed) for reply in replies)
         last = reply.get("LastEvaluatedKey")
         after = bytes(last["id"]["B"]).hex() if last else ""
         if len(due) > len(gone):
@@ -122,7 +119,7 @@ class TableScans:
                 row = item.row
                 newest += [
                     replace(entry, scope=row.scope, value=row.value)
-                    for entry in entries_of(row.id, item.audit)
+                    for entry in entries_of(item)
                     if entry.at >= first
                 ]
             newest.sort(key=attrgetter("at"))
@@ -138,7 +135,7 @@ class _Pages:
         self._more: Attributes = {"ConsistentRead": True}
         self._ended = False
 
-    def next(self) -> Program[list[Item] | None]:
+    def next(self) -> Program[list[Versioned] | None]:
         """The items of the next page; None: that was all."""
         if self._ended:
             return None

@@ -12,6 +12,7 @@ from ..._forking import RenewedLock
 from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program
 from ...stores._batching import PerLoop, error_for_each, uncancellable
+from .error_messages import timed_out
 from .routing import Attempt, Grant, Pause
 from .settings import Settings
 from .store import BATCH, CAPABILITIES, EtcdStore, Parts, stubs
@@ -120,9 +121,14 @@ class _Channels:
             return await asyncio.sleep(step.seconds)
         if isinstance(step, Grant):
             return await self._grant(step)
-        _, calls = self._channels.get(step.member) or self._connect(step.member)
+        channel, calls = self._channels.get(step.member) or self._connect(step.member)
         stub = calls[step.call.name]
-        return await stub(step.call.request, timeout=step.seconds, metadata=step.metadata)
+        try:
+            return await stub(step.call.request, timeout=step.seconds, metadata=step.metadata)
+        except Exception as error:
+            if timed_out(error) and self._channels.get(step.member, (None,))[0] is channel:
+                del self._channels[step.member]  # as the blocking store does
+            raise
 
     async def _grant(self, step: Grant) -> None:
         """One task asks, all wait for it."""

@@ -31,7 +31,7 @@ def examine(settings: Settings) -> Program[list[Finding]]:
         try:
             status = yield Call("Status", message("StatusRequest")(), member=index)
         except StoreUnavailableError as error:
-            findings.append(Finding("warn", f"{address} does not answer ({error})", "start it"))
+            findings.append(_absent(address, error))
             continue
         findings += _member(address, status)
         header = status.header
@@ -39,6 +39,12 @@ def examine(settings: Settings) -> Program[list[Finding]]:
     findings += _alarms(alarms.alarms)
     findings.append((yield from _compaction(header.revision, settings)))
     return findings
+
+
+def _absent(address: str, error: StoreUnavailableError) -> Finding:
+    if "another cluster" in str(error):
+        return Finding("refuse", str(error.__cause__), "name the members of one cluster in the URL")
+    return Finding("warn", f"{address} does not answer ({error})", "start it")
 
 
 def _size(voters: list[Any], settings: Settings) -> Iterator[Finding]:

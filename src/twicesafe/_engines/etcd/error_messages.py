@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from ...errors import ConfigurationError, StoreError, StoreUnavailableError
 
-__all__ = ["LeaseGoneError", "NoSpaceError", "explain", "may_have_acted", "wants_login"]
+__all__ = [
+    "LeaseGoneError",
+    "NoSpaceError",
+    "explain",
+    "may_have_acted",
+    "timed_out",
+    "wants_login",
+]
 
 
 class LeaseGoneError(StoreUnavailableError):
@@ -64,6 +71,13 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
         ConfigurationError,
         "the certificate of {where} is not trusted ({text}); give its authority with ca_certs=",
     ),
+    "belongs to another cluster": (
+        StoreUnavailableError,
+        (
+            "{where}: {text}; its reply was not used; name the members of one cluster in the URL; if the cluster "
+            "was restored from a backup, restart this process"
+        ),
+    ),
     "no leader": (
         StoreUnavailableError,
         "{where} has no leader: most members are down or cannot be reached; nothing was written",
@@ -94,6 +108,11 @@ def may_have_acted(error: BaseException) -> bool:
     """Whether the request may have reached the cluster, so that its outcome is unknown."""
     text = _text(error).lower()
     return not any(part in text for part in _NOT_SENT)
+
+
+def timed_out(error: BaseException) -> bool:
+    """There was no reply in time: the member is slow, or its connection is dead and nobody noticed."""
+    return _code(error) == "DEADLINE_EXCEEDED"
 
 
 def wants_login(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from ..._core import lifecycle
 from ..._core.protocol import Claimed, Read, Renew, Request
+from ..._forking import RenewedLock
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError
 from ...stores._base import Program
@@ -44,12 +45,15 @@ class EtcdPrograms(RecordSearch):
         super().__init__(Keys(prefix), clock)
         self.leases = leases
         self._claims: dict[bytes, Seen] = {}
+        self._believing = RenewedLock()
 
     def perform(self, ask: Request) -> Program[Any]:
         if ask.op == "claim":
             return (yield from self._decide(ask, Seen()))
         if ask.op in OWNERS:
-            return (yield from self._decide(ask, self._claims.pop(ask.id, None)))  # type: ignore[union-attr]
+            with self._believing.now:
+                believed = self._claims.pop(ask.id, None)  # type: ignore[union-attr]
+            return (yield from self._decide(ask, believed))
         if ask.op in OPERATORS or ask.op == "rewrite":
             return (yield from self._decide(ask, None))
         return (yield from getattr(self, ask.op)(ask))
@@ -116,9 +120,10 @@ class EtcdPrograms(RecordSearch):
 
     def _believe(self, ask: Any, seen: Seen) -> None:
         if ask.op in ("claim", "renew") and seen.row is not None:
-            while len(self._claims) >= BELIEVED:
-                self._claims.pop(next(iter(self._claims)), None)
-            self._claims[ask.id] = seen
+            with self._believing.now:  # other threads add theirs
+                while len(self._claims) >= BELIEVED:
+                    del self._claims[next(iter(self._claims))]
+                self._claims[ask.id] = seen
 
     # -- one transaction ------------------------------------------------------------------------
 

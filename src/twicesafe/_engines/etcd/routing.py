@@ -69,6 +69,8 @@ class Router:
         """The index of the member that is asked first."""
         self._clock = clock
         self._token = ""
+        self._cluster = 0
+        """The cluster that answered first."""
         self.tap: Callable[[str, Call], None] | None = None
         """Tests only: called before and after every call."""
 
@@ -101,7 +103,8 @@ class Router:
                 if settings.user and not self._token:
                     self._token = yield from self._login(member, until)
                 seconds = max(0.001, min(settings.share, until - clock()))
-                return (yield Attempt(member, call, seconds, self.metadata()))
+                reply = yield Attempt(member, call, seconds, self.metadata())
+                return self._of_our_cluster(member, reply)
             except StoreUnavailableError:
                 raise
             except Exception as error:
@@ -119,6 +122,17 @@ class Router:
                     raise ours from error
             if failures >= len(settings.members):
                 yield Pause(min(PAUSE * failures, 0.25, max(0.0, until - clock())))
+
+    def _of_our_cluster(self, member: int, reply: Any) -> Any:
+        """One process asks one cluster: in another one its claims would be unknown, and its keys new."""
+        cluster = reply.header.cluster_id
+        if cluster and cluster != self._cluster:  # etcd 3.4 lists its alarms without one
+            if self._cluster:
+                address = self.settings.members[member]
+                ids = f"{cluster:x}, not {self._cluster:x}"
+                raise ConnectionError(f"{address} belongs to another cluster: {ids}")
+            self._cluster = cluster
+        return reply
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """A member without a leader answers at once, instead of letting us wait for one."""

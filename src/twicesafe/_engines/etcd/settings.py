@@ -87,6 +87,8 @@ class Settings:
             # A member that hangs is noticed by waiters, too. etcd allows a ping every 5 s.
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
+            # A new channel is a new connection: channels would share one that hangs.
+            ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),  # we repeat a request ourselves, at another member
         ]
         if not self.tls:

@@ -15,6 +15,7 @@ from ..._values.clocks import since_boot, wall_clock
 from ..._values.drivers import require
 from ...stores._base import Capabilities, Finding, Program, Store
 from ...stores._batching import error_for_each
+from .error_messages import timed_out
 from .leases import Leases
 from .messages import CALLS, STREAMS, message
 from .programs import EtcdPrograms
@@ -134,7 +135,13 @@ class EtcdStore(Store):
             return time.sleep(step.seconds)
         if isinstance(step, Grant):
             return self._grant(step)
-        return self._stub(step)(step.call.request, timeout=step.seconds, metadata=step.metadata)
+        channel, calls = self._connect(step.member)
+        stub = calls[step.call.name]
+        try:
+            return stub(step.call.request, timeout=step.seconds, metadata=step.metadata)
+        except Exception as error:
+            self._disconnect(step.member, channel, error)
+            raise
 
     def _grant(self, step: Grant) -> None:
         """One thread asks, the others wait for it."""
@@ -158,11 +165,10 @@ class EtcdStore(Store):
         finally:
             self._grants.pop(step.seconds, None)
 
-    def _stub(self, step: Attempt) -> Any:
-        found = self._channels.get(step.member)
-        return (found or self._connect(step.member))[1][step.call.name]
-
     def _connect(self, member: int) -> tuple[Any, dict[str, Any]]:
+        found = self._channels.get(member)
+        if found is not None:
+            return found
         import grpc
 
         with self._lock:
@@ -172,6 +178,13 @@ class EtcdStore(Store):
                 found = self._channels[member] = channel, stubs(channel)
             return found
 
+    def _disconnect(self, member: int, channel: Any, error: Exception) -> None:
+        """After a time-out the next call gets a new connection. Calls that are on their way keep theirs."""
+        if timed_out(error):
+            with self._lock:
+                if self._channels.get(member, (None,))[0] is channel:
+                    del self._channels[member]
+
     def _together(self, programs: list[Program[Any]]) -> list[Any]:
         """Run all of them, with a call of each on its way at once; a failed one has its error."""
         answers: list[Any] = [None] * len(programs)
@@ -179,27 +192,42 @@ class EtcdStore(Store):
             (index, self.router.route(program), None) for index, program in enumerate(programs)
         ]
         while waiting:
-            sent = []
+            sent, pause = [], 0.0
             for index, steps, reply in waiting:
                 try:
                     failed = isinstance(reply, Exception)
                     step = steps.throw(reply) if failed else steps.send(reply)
+                    if isinstance(step, Pause):
+                        pause = max(pause, step.seconds)
                     sent.append((index, steps, self._begin(step)))
                 except StopIteration as end:
                     answers[index] = end.value
                 except Exception as error:
                     answers[index] = error
             waiting = [(index, steps, _reply(finish)) for index, steps, finish in sent]
+            if pause:
+                time.sleep(pause)  # one pause for all
         return answers
 
     def _begin(self, step: Attempt | Grant | Pause) -> Callable[[], Any]:
-        """Send it; returns how to get the reply or its error."""
-        if not isinstance(step, Attempt):
+        """Send it; returns how to get the reply or its error. A pause is the caller's to make."""
+        if isinstance(step, Pause):
+            return lambda: None
+        if isinstance(step, Grant):
             return lambda: self._attempt(step)
-        future = self._stub(step).future(
+        channel, calls = self._connect(step.member)
+        future = calls[step.call.name].future(
             step.call.request, timeout=step.seconds, metadata=step.metadata
         )
-        return future.result  # type: ignore[no-any-return]
+
+        def finish() -> Any:
+            try:
+                return future.result()
+            except Exception as error:
+                self._disconnect(step.member, channel, error)
+                raise
+
+        return finish
 
     def _open_watch(self, requests: Any) -> Any:
         """The stream of all watches, at the present member."""

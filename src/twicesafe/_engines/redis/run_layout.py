@@ -25,7 +25,7 @@ def steps_of(id_: bytes, fields: Sequence[Any]) -> list[Step]:
         return [_step(name[1:].decode(), data) for name, data in pairs if name[:1] == b"s"]
     except (struct.error, IndexError, ValueError) as error:
         raise CorruptRecordError(
-            f"a step of the run {id_[:4].hex()} cannot be read ({error}); the run does not go on; look at "
+            f"a step of the run {id_[:4].hex()} cannot be read ({error}); the run does not continue; look at "
             "its key on the server"
         ) from error
 

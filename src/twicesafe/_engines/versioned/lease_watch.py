@@ -1,4 +1,4 @@
-"""When a lease is over, although DynamoDB compares no times.
+"""When a lease is over, although the conditions of the server compare no times.
 
 A lease ends when *one* of these is certain:
 
@@ -8,15 +8,14 @@ A lease ends when *one* of these is certain:
     first sight the time of the service is past the lease's end by the margin ``skew``. Without this,
                 a process that lives shorter than a lease could never take over.
 
-The time of the service is read from the Date of its replies (`ServiceClock`), so the clock of a worker
-may be wrong by hours. Dates have whole seconds, and the servers behind one address differ a little:
-the margin covers both. docs/decisions/0027-dynamodb.md has the argument.
+The time of the service is read from its replies (`ServiceClock`), so the clock of a worker may be wrong by
+hours. Replies take time, some tell whole seconds, and the servers behind one address differ a little: the
+margin covers all three. docs/decisions/0027-dynamodb.md has the argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ from msgspec.structs import replace
 from ..._forking import RenewedLock
 from ..._values.clocks import since_boot, wall_clock
 from ..._values.records import Row, State
-from .items import Item
+from .record import Versioned
 
 __all__ = ["GivenClock", "LeaseWatch", "ServiceClock"]
 
@@ -37,10 +36,10 @@ def _steady() -> int:
 
 
 class ServiceClock:
-    """The time of DynamoDB, to about a second: a steady clock, corrected by the Date of every reply.
+    """The time of the service: a steady clock, corrected by replies that tell its time.
 
-    Until the first reply it is the wall clock of the worker; opening a store asks for the table, so no
-    request is decided before that. Setting the wall clock later changes nothing.
+    Until the first one it is the wall clock of the worker; opening a store asks the service, so no request
+    is decided before that. Setting the wall clock later changes nothing.
     """
 
     def __init__(
@@ -48,24 +47,24 @@ class ServiceClock:
     ) -> None:
         self.steady = steady
         self._offset = wall() - steady()
-        self._last = ("", 0)
+        self._asked: int | None = None
 
     def now(self) -> int:
         return self.steady() + self._offset
 
-    def heard(self, date: str | None, sent: int) -> None:
-        """A reply came with this Date: between `sent` and now, the service's time was in that second."""
-        if not date:
-            return
-        text, second = self._last
-        if text != date:
-            try:
-                second = int(parsedate_to_datetime(date).timestamp()) * 1000
-            except ValueError:
-                return
-            self._last = (date, second)
-        earliest, latest = second - self.steady(), second + 1000 - sent
-        self._offset = min(max(self._offset, earliest), latest)
+    def heard(self, earliest: int, latest: int, sent: int) -> None:
+        """A reply came: at some moment between `sent` and now, the service's time was in this range."""
+        self._asked = now = self.steady()
+        low, high = earliest - now, latest - sent
+        self._offset = min(max(self._offset, low), high)
+
+    def due(self, every: int) -> bool:
+        """Whether the service should be asked for its time; yes for one caller per `every` ms."""
+        now = self.steady()
+        if self._asked is not None and now - self._asked < every:
+            return False
+        self._asked = now
+        return True
 
 
 class GivenClock:
@@ -74,8 +73,11 @@ class GivenClock:
     def __init__(self, now: Callable[[], int]) -> None:
         self.now = self.steady = now
 
-    def heard(self, date: str | None, sent: int) -> None:
+    def heard(self, earliest: int, latest: int, sent: int) -> None:
         """Its time is the test's."""
+
+    def due(self, every: int) -> bool:
+        return False
 
 
 class _Sight(NamedTuple):
@@ -92,18 +94,18 @@ class LeaseWatch:
         self._sights: dict[bytes, _Sight] = {}
         self._lock = RenewedLock()
 
-    def judged(self, item: Item, now: int) -> Row:
+    def judged(self, found: Versioned, now: int) -> Row:
         """The row, with the end of its lease as this process may conclude it."""
-        row = item.row
+        row = found.row
         if row.state is not State.IN_PROGRESS:
             return row
-        watched = self.saw(item) + item.lease - self.clock.steady()
+        watched = self.saw(found) + found.lease - self.clock.steady()
         first_sight = row.lease_until + self.skew - now
         return replace(row, lease_until=now + min(watched, first_sight))
 
-    def saw(self, item: Item) -> int:
+    def saw(self, found: Versioned) -> int:
         """Note that this version is there; returns since when that is known."""
-        id_, version = item.row.id, item.version
+        id_, version = found.row.id, found.version
         with self._lock.now:
             known = self._sights.get(id_)
             if known is not None and known.version == version:

@@ -1,0 +1,111 @@
+"""PyMongo's clients for this store, and what the blocking and the async one have in common."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+from .documents import DUPLICATE, Call, Write
+from .error_messages import DUPLICATE_KEY, code_of, explain
+from .settings import Settings
+
+__all__ = ["Places", "check_options", "connected", "places_of", "refused"]
+
+_CURSORS = ("find", "aggregate", "list_indexes")
+"""Calls whose reply is a cursor."""
+
+
+class Places(NamedTuple):
+    """Where calls go, on one client."""
+
+    client: Any
+    collection: Any
+    one: Any
+    """The same collection, for reads of one document that must be the newest."""
+    admin: Any
+
+    def begin(self, call: Call) -> Any:
+        """Call the driver; the reply is awaited if it is the async one."""
+        arguments = call.arguments
+        if call.operation == "bulk_write":
+            arguments = ([_request(write) for write in arguments[0]],)
+        return getattr(getattr(self, call.on), call.operation)(*arguments, **call.options)
+
+
+def _request(write: Write) -> Any:
+    import pymongo
+
+    return getattr(pymongo, write.kind)(*write.arguments, **write.options)
+
+
+def is_cursor(call: Call) -> bool:
+    return call.operation in _CURSORS
+
+
+def check_options(settings: Settings) -> None:
+    """Refuse what the driver would only warn of: an option that it does not know, or a wrong value."""
+    from pymongo.errors import PyMongoError
+    from pymongo.uri_parser import split_options
+
+    try:
+        if settings.query:
+            with warnings.catch_warnings():
+                split_options(settings.query, validate=True, warn=False)
+    except (PyMongoError, ValueError) as error:
+        raise explain(error, settings.url) from error
+
+
+def connected(kind: Any, settings: Settings) -> Any:
+    """A client of this class. It connects in the background, and on first use."""
+    from pymongo.errors import PyMongoError
+
+    try:
+        return kind(
+            settings.dsn,
+            timeoutMS=round(settings.timeout * 1000),
+            maxPoolSize=settings.pool,
+            appname="twicesafe",
+        )
+    except (PyMongoError, ValueError) as error:
+        raise explain(error, settings.url) from error
+
+
+def places_of(client: Any, settings: Settings, replicated: bool) -> Places:
+    """A majority acknowledges every write, with its journal. What it acknowledged is what reads see.
+
+    A server on its own has no majority to ask: there these read concerns are an error.
+    """
+    from pymongo.read_concern import ReadConcern
+    from pymongo.read_preferences import ReadPreference
+    from pymongo.write_concern import WriteConcern
+
+    settled: dict[str, Any] = {
+        "write_concern": WriteConcern(w="majority", j=True),
+        "read_preference": ReadPreference.PRIMARY,
+    }
+    database = client[settings.database]
+    collection, one = (
+        database.get_collection(
+            settings.collection,
+            read_concern=ReadConcern(level if replicated else None),
+            **settled,
+        )
+        for level in ("majority", "linearizable")
+    )
+    return Places(client, collection, one, client["admin"])
+
+
+def refused(error: Exception, call: Call, settings: Settings) -> Any:
+    """The reply of a write that lost a race; raises our error for any other error."""
+    if code_of(error) == DUPLICATE_KEY:
+        if call.operation == "find_one_and_update":
+            return DUPLICATE
+        details = getattr(error, "details", None)
+        if isinstance(details, dict) and _only_races(details):
+            return details  # of a bulk: the others are written
+    raise explain(error, settings.url) from error
+
+
+def _only_races(details: dict[str, Any]) -> bool:
+    codes = {each.get("code") for each in details.get("writeErrors", ())}
+    return codes == {DUPLICATE_KEY} and not details.get("writeConcernErrors")

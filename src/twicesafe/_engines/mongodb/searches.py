@@ -1,0 +1,189 @@
+"""Requests about many records: sweep, survey, browse, count, and the audit log.
+
+MongoDB selects and sorts; `matches` has the last word on what a search finds. Only the ids and ``ttl`` have an index, so a
+search reads the collection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ..._core import lifecycle
+from ..._core.matching import matches
+from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey, Sweep
+from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
+from ...errors import CorruptRecordError
+from ...stores._base import Program
+from ..versioned.deciding import VersionedPrograms
+from ..versioned.record import Versioned, entries_of
+from .documents import Call, Document, bulk, delete_of, find, record_of
+
+__all__ = ["Searches"]
+
+PAGE: Final = 500
+"""Documents that are read at once."""
+
+_LEAN: Final = {"result": 0, "audit": 0}
+_NEWEST: Final = [("created_at", -1), ("_id", -1)]
+_BY_ID: Final = [("_id", 1)]
+
+
+class Searches(VersionedPrograms):
+    """The base class of `MongodbPrograms`."""
+
+    # -- the sweep ------------------------------------------------------------------------------
+
+    def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:
+        """MongoDB deletes expired documents itself, an hour later; this is for those who cannot wait."""
+        now = self.clock.now() - self.skew
+        limit = max(1, ask.limit)
+        where: Document = {"_id": {"$gt": ask.after}} if ask.after else {}
+        found = yield find(where, projection=_LEAN, sort=_BY_ID, limit=limit)
+        records = [record_of(each) for each in found]
+        due = [record for record in records if _removable(record.row, now)]
+        gone = due[: ask.most]
+        removed = 0
+        if gone:
+            removed = (yield bulk([delete_of(record) for record in gone]))["nRemoved"]
+        after = found[-1]["_id"] if len(found) == limit else ""
+        if len(due) > len(gone):
+            after = gone[-1].row.id.hex() if gone else ask.after
+        return SweepReport(removed=removed, examined=len(found), more=bool(after)), after
+
+    # -- counts -----------------------------------------------------------------------------------
+
+    def survey(self, ask: Survey) -> Program[Stats]:
+        now = self.clock.now()
+        groups = yield Call(
+            "aggregate",
+            ([{"$match": _alive(now)}, {"$group": {"_id": "$state", "count": {"$sum": 1}}}],),
+        )
+        running = State.IN_PROGRESS.value
+        stuck = {"state": running, "lease_until": {"$lte": now}}
+        oldest = yield find(
+            {"state": running}, projection={"changed_at": 1}, sort=[("changed_at", 1)], limit=1
+        )
+        return Stats(
+            by_state={_state_of(each): each["count"] for each in groups},
+            stuck=(yield Call("count_documents", (stuck,))),
+            expired=0,
+            oldest_in_progress=moment(oldest[0]["changed_at"]) if oldest else None,
+        )
+
+    def count(self, ask: Count) -> Program[int]:
+        now, total, after = self.clock.now(), 0, ""
+        while total < ask.limit:
+            place = {"_id": {"$gt": after}} if after else {}
+            where = {"$and": [place, *_conditions(ask, now)]}
+            found = yield find(where, projection=_LEAN, sort=_BY_ID, limit=PAGE)
+            total += sum(matches(record_of(each).row, ask, now) for each in found)
+            if len(found) < PAGE:
+                break
+            after = found[-1]["_id"]
+        return min(ask.limit, total)
+
+    # -- pages ------------------------------------------------------------------------------------
+
+    def browse(self, ask: Browse) -> Program[Page]:
+        """Newest first."""
+        now, after = self.clock.now(), ask.after
+        rows: list[Row] = []
+        while True:
+            where = {"$and": [_before(after), *_conditions(ask, now)]}
+            found = yield find(
+                where, projection={"audit": 0}, sort=_NEWEST, limit=min(PAGE, ask.limit + 1)
+            )
+            records = [record_of(each).row for each in found]
+            rows += [row for row in records if matches(row, ask, now)]
+            ended = len(found) < min(PAGE, ask.limit + 1)
+            if len(rows) > ask.limit:
+                rows = rows[: ask.limit]
+                return Page(rows, _place(rows[-1]) if rows else "")
+            if ended:
+                return Page(rows)
+            after = _place(records[-1])
+
+    # -- the audit log ------------------------------------------------------------------------------
+
+    def audit_log(self, ask: AuditLog) -> Program[list[AuditEntry]]:
+        first, newest, after = moment(ask.since), list[AuditEntry](), ""
+        while True:
+            place = {"_id": {"$gt": after}} if after else {}
+            where = {"$and": [place, {"audit": {"$exists": True}}]}
+            found = yield find(where, projection={"result": 0}, sort=_BY_ID, limit=PAGE)
+            for record in map(record_of, found):
+                newest += _acts(record, first)
+            newest.sort(key=attrgetter("at"))
+            del newest[: -ask.limit]
+            if len(found) < PAGE:
+                return newest[::-1]
+            after = found[-1]["_id"]
+
+
+def _state_of(group: Document) -> State:
+    try:
+        return State(group["_id"])
+    except ValueError as error:
+        raise CorruptRecordError(
+            f"{group['count']} documents have the state {str(group['_id'])[:40]!r}, which no record has; give "
+            "the store its own collection"
+        ) from error
+
+
+def _acts(record: Versioned, first: Any) -> list[AuditEntry]:
+    row = record.row
+    return [
+        replace(entry, scope=row.scope, value=row.value)
+        for entry in entries_of(record)
+        if entry.at >= first
+    ]
+
+
+def _alive(now: int) -> Document:
+    """Records within their retention, and those that have none."""
+    return {"$or": [{"expires_at": {"$exists": False}}, {"expires_at": {"$gt": now}}]}
+
+
+def _conditions(ask: Filter, now: int) -> Iterator[Document]:
+    """What MongoDB can decide of a search: never less than what `matches` lets pass."""
+    yield _alive(now)
+    states = (State.IN_PROGRESS,) if ask.stuck else ask.states
+    if states:
+        yield {"state": {"$in": [state.value for state in states]}}
+    for place, part in enumerate(ask.scope):
+        yield {f"scope.{place}": part}
+    if ask.value:
+        yield {"value": ask.value}
+    if ask.error:
+        start = ask.error[:200].partition("\0")[0]  # which no regex may contain
+        yield {"error": {"$regex": f"^{re.escape(start)}"}}
+    if ask.changed_after is not None:
+        yield {"changed_at": {"$gte": ask.changed_after}}
+    if ask.changed_before is not None:
+        yield {"changed_at": {"$lt": ask.changed_before}}
+    if ask.cause is not None:
+        yield {"cause": ask.cause.value}
+    if ask.digits:
+        yield {"_id": {"$gte": ask.digits[:64], "$lt": f"{ask.digits[:64]}g"}}
+
+
+def _removable(row: Row, now: int) -> bool:
+    """Expired, and a new claim of the key would get a higher fence (P3), also of a worker that is late."""
+    return lifecycle.is_expired(row, now) and row.fence < now * 1000
+
+
+def _place(row: Row) -> str:
+    return f"{row.created_at}.{row.id.hex()}"
+
+
+def _before(after: str) -> Document:
+    if not after:
+        return {}
+    created, _, id_ = after.partition(".")
+    earlier = {"created_at": {"$lt": int(created)}}
+    return {"$or": [earlier, {"created_at": int(created), "_id": {"$lt": id_}}]}

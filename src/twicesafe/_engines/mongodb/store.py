@@ -1,0 +1,136 @@
+"""The blocking MongoDB store: one client of PyMongo for all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Self
+
+from ..._core.driving import drive
+from ..._core.protocol import Request
+from ..._forking import RenewedLock, in_child
+from ..._values.drivers import require
+from ...stores._base import Capabilities, Finding, Progress, Store
+from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
+from .client import Places, check_options, connected, is_cursor, places_of, refused
+from .collection import ask_time, examine, is_replicated, migrate
+from .documents import Call
+from .programs import MongodbPrograms
+from .settings import Settings
+
+__all__ = ["CAPABILITIES", "UNTRIED", "MongodbStore"]
+
+CAPABILITIES = Capabilities(server_clock=False, native_expiry=True)
+
+UNTRIED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "native_expiry": "the server of the tests has no TTL index",
+        "MongoDB itself": "the tests run on FerretDB 1.24 with one command at a time",
+        "replica sets and sharded clusters": "majority writes, linearizable reads, failover and "
+        "retryable writes",
+    }
+)
+
+
+class MongodbStore(Store):
+    """The blocking store, for threads."""
+
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+    untried: ClassVar[Mapping[str, str]] = UNTRIED
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: ServiceClock | GivenClock | None = None,
+        leases: LeaseWatch | None = None,
+    ) -> None:
+        """``leases``: those of an async store, which has checked the collection already."""
+        self.settings = settings
+        self.url = settings.url
+        self.leases = leases or LeaseWatch(clock or ServiceClock(), settings.skew)
+        self.programs = MongodbPrograms(self.leases)
+        self._lock = RenewedLock()
+        self._places: Places | None = None
+        self._tap: Callable[[str, Any], None] | None = None
+        """Tests only: called before and after every call."""
+        in_child(self._forget_connections)
+        check_options(settings)
+        if leases is None:
+            self._check()
+
+    def _check(self) -> None:
+        try:
+            self._connect()
+            if self.settings.migrate:
+                self.migrated = self.migrate()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("pymongo", extra="mongodb")
+        return cls(Settings.of(url))
+
+    def perform(self, request: Request) -> Any:
+        return drive(self.programs.perform(request), self._execute)
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return drive(self.programs.perform_many(requests), self._execute)
+
+    def doctor(self) -> list[Finding]:
+        return drive(examine(self.settings), self._execute)
+
+    def migrate(self, tell: Progress = None) -> list[str]:
+        return drive(migrate(self.settings), self._execute)
+
+    def close(self) -> None:
+        with self._lock.now:
+            places, self._places = self._places, None
+        if places is not None:
+            places.client.close()
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    def _execute(self, call: Call) -> Any:
+        places, tap = self._places or self._connect(), self._tap
+        if tap is not None:
+            tap("before", call)
+        reply = self._send(places, call)
+        if tap is not None:
+            tap("after", call)
+        return reply
+
+    def _send(self, places: Places, call: Call) -> Any:
+        try:
+            reply = places.begin(call)
+            return list(reply) if is_cursor(call) else result_of(reply, call)
+        except Exception as error:
+            return refused(error, call, self.settings)
+
+    def _connect(self) -> Places:
+        from pymongo import MongoClient
+
+        with self._lock.now:
+            if self._places is None:
+                client: Any = connected(MongoClient, self.settings)
+                try:
+                    self._places = self._greeted(client)
+                except BaseException:
+                    client.close()
+                    raise
+            return self._places
+
+    def _greeted(self, client: Any) -> Places:
+        """The read concern depends on what kind of server it is."""
+        first = places_of(client, self.settings, replicated=False)
+        hello = drive(ask_time(self.leases.clock), lambda call: self._send(first, call))
+        return places_of(client, self.settings, is_replicated(hello))
+
+    def _forget_connections(self) -> None:
+        """After a fork: sockets and threads are the parent's."""
+        self._places = None
+
+
+def result_of(reply: Any, call: Call) -> Any:
+    return reply.bulk_api_result if call.operation == "bulk_write" else reply

@@ -1,0 +1,9 @@
+"""What stores share whose server compares a version, and no times: DynamoDB and MongoDB.
+
+    record        a record with its version, and what an owner believes of it
+    deciding      the requests: decide here, write if the version is still the same
+    lease_watch   when a lease is over, without a clock in the server's conditions
+
+A record has a fence and a *revision*, which counts its writes. `_core.lifecycle` decides in the worker; the
+write that follows names the version that it is based on. docs/decisions/0027-dynamodb.md says why this is safe.
+"""

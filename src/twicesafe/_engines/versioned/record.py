@@ -1,0 +1,126 @@
+"""A record with its version, and what an owner believes of it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ..._values.records import AuditEntry, Row, State, moment
+
+__all__ = [
+    "EMPTY",
+    "SPARE",
+    "Believed",
+    "Refused",
+    "Versioned",
+    "audited",
+    "entries_of",
+    "granted",
+    "is_empty",
+]
+
+SPARE: Final = 3660
+"""Seconds between the end of retention and the time when the server may delete the record: the largest
+``skew`` and a minute. A worker that is late by ``skew`` still gives a new record a higher fence (P3)."""
+ENTRIES: Final = 100
+"""Audit entries that are kept of one key: the newest."""
+TRAIL: Final = 65_536
+"""Bytes of all of them together: a record has a limit (400 KB on DynamoDB), and the result needs most of it."""
+
+EMPTY: Final[dict[str, Any]] = {
+    "scope": (), "value": "", "owner": b"", "attempt": 0, "lease_until": 0, "expires_at": 0,
+    "hold": False, "cause": None, "fingerprint": None, "result": None, "error": "",
+}  # fmt: skip
+"""The fields of a row that a stored record does not have if they say nothing, and what that means."""
+
+
+def is_empty(name: str, value: Any) -> bool:
+    return name in EMPTY and value == EMPTY[name] and type(value) is type(EMPTY[name])
+
+
+class Versioned(msgspec.Struct, gc=False):
+    """A record with what the store keeps beside it."""
+
+    row: Row
+    revision: int
+    """Counts the writes."""
+    lease: int = 0
+    """The milliseconds that the owner was granted: how long others must watch one version."""
+    audit: list[dict[str, Any]] = []
+    """What operators did, oldest first, written with the act itself."""
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Different for any two writes of a key: fences never restart."""
+        return self.row.fence, self.revision
+
+
+class Refused(NamedTuple):
+    """The answer to a write whose condition did not hold."""
+
+    found: Versioned | None
+    """The record that is there; None: there is none."""
+
+
+class Believed(NamedTuple):
+    """An owner's write: it succeeds if the record is in progress under this owner and fence."""
+
+    id: bytes
+    owner: bytes
+    fence: int
+    changes: dict[str, Any]
+    """Fields of the row, with their new values."""
+    lease: int | None = None
+    """Of a renewal; None: the record is in progress no more."""
+    ends_by: int | None = None
+    """And only if its `lease_until` is not later."""
+    attempts_below: int | None = None
+    """And only if its `attempt` is less."""
+
+
+def granted(row: Row) -> int:
+    """The lease that a claim was granted; 0 if the record is not in progress."""
+    return row.lease_until - row.changed_at if row.state is State.IN_PROGRESS else 0
+
+
+# --- the audit trail -------------------------------------------------------------------------
+
+
+def audited(found: Versioned, ask: Any, at: int) -> list[dict[str, Any]]:
+    """The trail with one more act; names and reasons are cut, so that they never fail a write."""
+    entry = {
+        "at": at,
+        "action": ask.op,
+        "by": ask.by[:4000],
+        "why": ask.why[:4000],
+        "before": found.row.state.value,
+    }
+    return _newest([*found.audit[1 - ENTRIES :], entry])
+
+
+def _newest(audit: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last of these entries that have room; the very last one always has."""
+    room, kept = TRAIL, len(audit) - 1
+    while kept and (room := room - _size(audit[kept])) >= _size(audit[kept - 1]):
+        kept -= 1
+    return audit[kept:]
+
+
+def _size(entry: dict[str, Any]) -> int:
+    """Bytes of an entry, about as servers count them."""
+    return 60 + sum(len(str(value).encode()) for value in entry.values())
+
+
+def entries_of(found: Versioned) -> list[AuditEntry]:
+    return [
+        AuditEntry(
+            id=found.row.id,
+            at=moment(entry["at"]),
+            action=entry["action"],
+            by=entry["by"],
+            why=entry["why"],
+            state_before=State(entry["before"]),
+        )
+        for entry in found.audit
+    ]
