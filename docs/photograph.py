@@ -165,6 +165,25 @@ class Shop:
         given = Access(level="all", show_keys=True, user="ana", **access)
         return dashboard(self.receiver, resolve_access=lambda _: given)
 
+    def relays(self) -> None:
+        """Two that are alive, and one that is gone."""
+        now = self.clock()
+        seen = [
+            (b"\x8c\x2f", now + 9_000, False),
+            (b"\x41\xd0", now + 7_000, True),
+            (b"\xb7\x13", now - 840_000, False),
+        ]
+        with contextlib.closing(sqlite3.connect(self._path)) as connection, connection:
+            for number, (name, until, asleep) in enumerate(seen):
+                owner = name * 8
+                connection.execute(
+                    "INSERT INTO twicesafe_outbox_relays VALUES (?, ?, ?)", (owner, until, asleep)
+                )
+                connection.execute(
+                    "UPDATE twicesafe_outbox_slots SET owner = ?, lease_until = ? WHERE slot % 3 = ?",
+                    (owner, until, number),
+                )
+
 
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[str]:
@@ -191,6 +210,7 @@ PAGES = {
     "dashboard-dry-run": (WIDE, "act/release?state=held&state=parked"),
     "dashboard-outbox": (WIDE, "outbox"),
     "dashboard-audit": (WIDE, "audit"),
+    "dashboard-running": (WIDE, "running"),
 }
 """Each picture: how wide the page is, and its path."""
 SCHEMES = ("light", "dark")
@@ -208,6 +228,7 @@ def main(folder: Path = PICTURES) -> None:
     with tempfile.TemporaryDirectory() as name:
         shop = Shop(Path(name))
         shop.play()
+        shop.relays()
         story = shop.receiver.key(shop.story).id.hex()
         with served(shop.app()) as home, sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -29,6 +29,7 @@ from twicesafe.stores import (
     Capabilities,
     ClaimRequest,
     Count,
+    Discard,
     Filter,
     Forget,
     History,
@@ -100,7 +101,7 @@ class FilesStore(Store):
     def close(self) -> None:
         """Nothing is open between two requests; so a fork does no harm either."""
 
-    # -- the one decision, for nine kinds of requests -------------------------------------------
+    # -- the one decision, for ten kinds of requests --------------------------------------------
 
     def _decide(self, ask: Any) -> Any:
         before, now = self._load(ask.id), self._now()
@@ -116,7 +117,7 @@ class FilesStore(Store):
             meta.newest += 1
             self._write("meta", meta)  # dying here wastes a number, nothing else
             before = Kept(after, meta.newest)
-        elif isinstance(ask, Release | Resolve | Forget):
+        elif isinstance(ask, Release | Resolve | Forget | Discard):
             act = AuditEntry(
                 id=ask.id, at=moment(now), action=ask.op, by=ask.by, why=ask.why,
                 state_before=before.row.state,

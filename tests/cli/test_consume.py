@@ -111,8 +111,11 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(line: Line, stream
 def test_discard_removes_for_good(line: Line, stream: Stream) -> None:
     stream.send("bad")
     consumed(line, stream, "charge")
-    ran = line("dead-letters", "discard", "--all", "--from", stream.dead, "--json", store=False)
-    assert ran.data == {"discarded": 1}
+    why = ("--by", "ana", "--why", "a test")
+    ran = line("dead-letters", "discard", "--all", "--from", stream.dead, *why, "--json")
+    assert ran.data == {"discarded": 1, "unaudited": []}
+    (entry,) = line("audit", "--json").data["acts"]
+    assert (entry["action"], entry["by"], entry["why"]) == ("discard", "ana", "a test")
     stream.send("bad")  # its key stays parked: a repeat does not run
     Path("charged.txt").unlink()
     assert consumed(line, stream, "charge", "--json").data["dead"] == 1

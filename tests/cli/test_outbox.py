@@ -15,6 +15,7 @@ from tests.cli.line import Line
 from tests.outbox.stage import Broker
 from twicesafe.outbox import Outbox, OutboxRelay
 from twicesafe.outbox.publishers._function import CallablePublisher
+from twicesafe.stores import Hold
 
 
 def put(line: Line, *bodies: str, topic: str = "orders", key: str | None = "k") -> None:
@@ -59,6 +60,20 @@ def test_parked(line: Line, parked: str):
     (lane,) = line("outbox", "parked", "--json").data["lanes"]
     assert (lane["lane"], lane["key"], lane["waiting"]) == (parked, "k", 2)
     assert parked in line("outbox", "parked").out, "all of it, as retry and skip want it"
+
+
+def test_relays(line: Line):
+    put(line, "1", key=None)
+    assert "no relay ran in the last day" in line("outbox", "relays").out
+    assert "no relay publishes" in line("outbox", "relays").out
+    with Outbox.open(line.url) as outbox:
+        outbox.store.outbox.perform(Hold(b"a" * 16, 60_000))
+    data = line("outbox", "relays", "--json").data
+    assert [(one["id"][:2], one["is_alive"], one["slots"]) for one in data["relays"]] == [
+        ("61", True, 64)
+    ]
+    assert data["unserved"] == 0
+    assert "61616161 awake renewed 64" in " ".join(line("outbox", "relays").out.split())
 
 
 def test_topics_and_keys_are_no_markup(line: Line):

@@ -269,3 +269,22 @@ def test_the_schema_and_the_parser_agree_on_durations(text: str):
     except ConfigurationError as error:
         valid = "100 years" in str(error)
     assert bool(re.search(DURATION_PATTERN, text, re.ASCII) and not text.endswith("\n")) == valid
+
+
+def test_a_variable_of_no_section_is_named_with_the_nearest_one(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    environ = {"TWICESAFE_STOR_URL": "sqlite:///k.db", "TWICESAFE_FOO": "x", "TWICESAFER": "y"}
+    nearest, strange = (str(error) for error in reversed(problems(environ=environ)))
+    assert "TWICESAFE_STOR_URL; did you mean 'TWICESAFE_STORE_URL'?" in nearest
+    assert "no setting has the variable TWICESAFE_FOO" in strange
+    resolve("sweep", environ=environ)
+    assert [record.message for record in caplog.records] == [strange, nearest]
+
+
+def test_an_empty_store_url_is_found_by_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (wrong,) = problems(environ={"TWICESAFE_STORE_URL": ""})
+    assert "TWICESAFE_STORE_URL: [store] url=" in str(wrong)
+    assert "it is empty" in str(wrong)

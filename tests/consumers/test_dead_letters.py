@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from twicesafe import Backoff, Outbox, OutboxRelay, Policy, Receiver
 from twicesafe.consumers import Consumer, DeadLetter, DeadLetters, Message
 from twicesafe.consumers.sources import Received
+from twicesafe.errors import StoreUnavailableError
 from twicesafe.testing import MemoryBroker
 from twicesafe.testing._memory_broker import MemorySource
 
@@ -106,8 +108,46 @@ def test_a_held_key_is_not_replayed(place: Place) -> None:
     with DeadLetters.open(place.dead_url) as dead:
         assert dead.replay(place.receiver, by="ann", why="x").held == ["o-1"]
         assert len(dead.look()) == 1
-        assert dead.discard(chosen=lambda one: one.id == "o-1") == 1
+        who = {"by": "ann", "why": "a test"}
+        done = dead.discard(place.receiver, **who, chosen=lambda one: one.id == "o-1")
+        assert (done.discarded, done.unaudited) == (1, [])
         assert dead.look() == []
+    assert [(e.action, e.by) for e in place.receiver.audit_log()] == [("discard", "ann")]
+
+
+def test_a_letter_is_not_removed_before_its_discard_is_recorded(place: Place) -> None:
+    place.send("o-1")
+    assert place.consume(refuse).dead == 1
+
+    def down(flow: Any) -> Any:
+        raise StoreUnavailableError("the store is away")
+
+    with DeadLetters.open(place.dead_url) as dead:
+        who = {"by": "ann", "why": "a test", "chosen": lambda one: True}
+        with pytest.raises(StoreUnavailableError):
+            dead.discard(place.receiver, **who, run=down)  # type: ignore[arg-type]
+        assert [one.id for one in dead.look()] == ["o-1"]
+
+
+def test_a_replay_spares_a_run_that_another_operator_began(place: Place) -> None:
+    """Its key was parked when the replay read it, and runs by the time that it is released."""
+    place.send("o-1")
+    assert place.consume(refuse).dead == 1
+    with DeadLetters.open(place.dead_url) as dead:
+        (letter,) = dead.look()
+        assert letter.key is not None
+        with contextlib.ExitStack() as stack:
+
+            def run(flow: Any) -> Any:
+                found = place.receiver._runtime.run(flow)
+                if found is not None and found.key == letter.key:  # it was just read
+                    place.receiver.release(letter.key, by="ben", why="first")
+                    stack.enter_context(place.receiver.claim(letter.key)).complete("mine")
+                return found
+
+            assert dead.replay(place.receiver, by="ann", why="x", run=run).replayed == 1
+    assert [entry.by for entry in place.receiver.audit(letter.key)] == ["ben"]
+    assert place.receiver.record(letter.key).state == "completed"  # type: ignore[union-attr]
 
 
 def test_the_outboxs_messages_arrive_with_key_and_id(place: Place, tmp_path: Any) -> None:
@@ -168,10 +208,14 @@ def test_all_letters_are_replayed_although_few_may_be_held(place: Place) -> None
     assert broker.bodies("orders.dead") == []
 
 
-def test_all_letters_are_discarded_although_few_may_be_held() -> None:
+def test_all_letters_are_discarded_although_few_may_be_held(place: Place) -> None:
     broker = letters(10)
     with DeadLetters(Narrow(broker, "orders.dead")) as dead:
-        assert dead.discard(chosen=lambda letter: letter.id != "o-1") == 9
+        done = dead.discard(
+            place.receiver, by="ann", why="a test", chosen=lambda letter: letter.id != "o-1"
+        )
+        assert done.discarded == 9
+        assert len(done.unaudited) == 9, "their keys have no record here"
         assert [letter.id for letter in dead.look()] == ["o-1"]
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 
+from tests.consumers.test_dead_letters import Place
 from tests.dashboard.conftest import ALL
 from tests.dashboard.test_pages import broken
 from tests.house.browser import opened
 from tests.patience import until
 from twicesafe import Key, Receiver
+from twicesafe.consumers import DeadLetter
 from twicesafe.dashboard import dashboard
 from twicesafe.testing import FakeClock
 
@@ -58,6 +61,8 @@ def test_every_page_is_readable_and_fetches_nothing(receiver: Receiver, story: K
         "keys?state=parked",
         "act/release",
         "outbox",
+        "running",
+        "dead-letters",
         "audit",
         "nope",
     )
@@ -117,6 +122,43 @@ def test_an_operator_without_javascript(receiver: Receiver, story: Key):
         assert page.get_by_role("heading").inner_text() == "1 key changed"
     assert receiver.process(story, broken).value == "ch_42"
     assert [entry.action for entry in receiver.audit_log()] == ["release", "resolve"]
+
+
+def test_dead_letters_are_replayed_without_javascript(
+    receiver: Receiver, valkey: Any, tmp_path: Path
+):
+    place = Place(valkey, receiver, f"sqlite:///{tmp_path}/keys.db")
+    for id_ in ("o-1", "o-2"):
+        place.send(id_, body="x" * 300)
+
+    def give_up(_: Any) -> None:
+        raise DeadLetter("no such customer " + "y" * 200)
+
+    assert place.consume(give_up).dead == 2
+    app = dashboard(
+        receiver,
+        resolve_access=lambda _: ALL,
+        dead_letters=place.dead_url,
+        consumers=[place.url],
+    )
+    with served(app) as home, opened(home, java_script_enabled=False) as browser:
+        page = browser.page
+        for path in ("dead-letters", "dead-letters/replay", "running"):
+            looks = browser.look(path, DESKTOP, PHONE)
+            assert [look["page"] for look in looks if look["page"] > 0] == [], path
+        page.goto(f"{home}dead-letters")
+        page.get_by_label("Reason contains").fill("no such customer")
+        page.get_by_role("button", name="Filter").click()
+        page.get_by_role("link", name="Replay…").last.click()
+        assert page.get_by_role("heading", level=1).inner_text() == "Replay 2 dead letters?"
+        page.get_by_label("Your name").fill("ana")
+        page.get_by_label("Why").fill("they exist now")
+        page.get_by_role("button", name="Replay 2 letters").click()
+        assert page.get_by_role("heading").inner_text() == "2 letters replayed"
+        page.get_by_role("link", name="Running").click()
+        assert "billing" in page.inner_text("main")
+    assert [entry.by for entry in receiver.audit_log()] == ["ana", "ana"]
+    assert place.consume(lambda message: None).ran == 2
 
 
 @pytest.mark.attack("D18")

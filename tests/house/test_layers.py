@@ -75,6 +75,10 @@ ALLOWED = {
         "integrations.django_inbox._tables",
         "_engines.sql.migrations",
     ): "a migration is made from the store's own schema files",
+    (
+        "integrations.django_inbox.admin",
+        "_engines.sql.commands",
+    ): "the admin names states by the numbers of the store",
     ("_cli.verify", "testing"): "`twicesafe verify` runs the shipped crash matrix",
     ("_demo", "testing"): "the demo kills workers with the crash kit",
     ("__main__", "_cli"): "`python -m twicesafe`",

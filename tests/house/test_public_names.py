@@ -29,7 +29,7 @@ ERRORS = {
 CLIENT = {"Budget", "RetryPolicy", "Sent", "sent_of"}
 STORES = {
     "Abandon", "Ack", "AsyncStore", "AuditEntry", "AuditLog", "Browse", "Capabilities", "ClaimRequest", "Claimed",
-    "Complete", "Count", "Fail", "Filter", "Finding", "Forget", "History", "Page", "Read", "Release", "Renew", "Request", "Resolve", "Rewrite", "Row", "State", "Stats",
+    "Complete", "Count", "Discard", "Fail", "Filter", "Finding", "Forget", "History", "Page", "Read", "Release", "Renew", "Request", "Resolve", "Rewrite", "Row", "State", "Stats",
     "Store", "Survey", "Sweep", "SweepReport", "ThreadedStore", "Verdict", "lifecycle", "matches", "moment",
     "open_async_store", "open_store", "wall_clock",
 }  # fmt: skip
@@ -54,9 +54,9 @@ PLANNING = {
 
 
 OUTBOX = {
-    "Added", "AsyncOutboxPort", "Backlog", "Depth", "Fetch", "Fetched", "Held", "Hold", "Message",
+    "Added", "AsyncOutboxPort", "Backlog", "Depth", "Fetch", "Fetched", "Held", "Hold", "ListRelays", "Message",
     "OutboxInTransaction", "OutboxPort", "OutboxRequest", "ParkedLane", "ParkedLanes", "Pending",
-    "Prepare", "Rise", "Setback", "Settle", "Unpark",
+    "Prepare", "RelayStanding", "Relays", "Rise", "Setback", "Settle", "Unpark",
 }  # fmt: skip
 PUBLISHERS = {
     "NOT_TRIED", "Answer", "AsyncCallablePublisher", "CallablePublisher", "Message", "NotNow", "Publisher",

@@ -51,6 +51,9 @@ class Project:
     def twicesafe(self, *words: str) -> str:
         return self._run("twicesafe", *words, "--store", self.url)
 
+    def run(self, module: str) -> str:
+        return self._run(module)
+
     def _run(self, *words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", *words],
@@ -102,3 +105,13 @@ def test_both_may_migrate_in_either_order(project: Project, first: str):
         pass
     assert "No migrations to apply" in project.manage("migrate")
     assert "up to date" in project.twicesafe("migrate", "--outbox")
+
+
+def test_the_admin_shows_records_and_messages_and_changes_nothing(project: Project):
+    said = project.run("tests.inbox.project.admin_site").splitlines()
+    assert "record/ 200 1 True False" in said
+    assert "record/?state=1 200 1 True False" in said
+    assert "record/?state=4 200 0 True False" in said
+    assert "outboxmessage/ 200 1 False False" in said
+    refused = [line for line in said if line.endswith(" 403")]
+    assert len(refused) == 3, said

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from twicesafe import Key
+from twicesafe import Key, Receiver
 from twicesafe import events as ev
-from twicesafe.observers._activity import SLICE, TROUBLES, Activity
+from twicesafe.observers import LogObserver
+from twicesafe.observers._activity import SLICE, TROUBLES, UNCOUNTED, Activity
 from twicesafe.observers._history import APART, LATELY, SLICES
 from twicesafe.observers._tally import QUEUE
 
@@ -44,6 +45,7 @@ def test_slices_add_up_to_what_came(clock: Clock):
 
 def test_a_busy_receiver_has_slices_though_no_one_looks(clock: Clock):
     activity = Activity(clock)
+    activity.wake()
     for _ in range(20):
         clock.now += SLICE
         for _ in range(QUEUE + 1):
@@ -52,6 +54,28 @@ def test_a_busy_receiver_has_slices_though_no_one_looks(clock: Clock):
     recent = activity.recent()
     assert recent.seconds <= LATELY + SLICE
     assert recent.deliveries <= 12 * (QUEUE + 1)
+
+
+def test_nothing_is_counted_before_it_is_asked_for(clock: Clock):
+    activity, heard = Activity(clock), [0]
+    activity.renewed = lambda: heard.append(1)
+    for _ in range(3 * UNCOUNTED):
+        activity(ev.Started(KEY, 1, None))
+        activity(ev.Replayed(KEY, 1.0))
+    assert not any(activity._tally._queues.values())
+    first = activity.recent()
+    assert (first.deliveries, first.duplicates) == (UNCOUNTED, UNCOUNTED // 2)
+    for _ in range(3 * UNCOUNTED):
+        activity(ev.Started(KEY, 1, None))
+    assert activity.recent().deliveries == 4 * UNCOUNTED, "from then on nothing is left out"
+    assert heard == [0, 1], "the caller asks for its subscriptions again, once"
+
+
+def test_a_receiver_counts_on_after_the_first_question():
+    with Receiver.open("memory://", observers=[LogObserver()]) as receiver:
+        for expected in (1, 2, 3):
+            receiver.process("k", int)
+            assert receiver._activity.recent().deliveries == expected
 
 
 def test_a_quiet_one_has_long_slices(clock: Clock):

@@ -12,11 +12,13 @@ import pytest
 
 from twicesafe import Backoff, StoreUnavailableError
 from twicesafe._core.outbox_requests import (
+    SLOTS,
     Fetch,
     Fetched,
     Hold,
     Message,
     Pending,
+    Relays,
     Setback,
     Settle,
     lane_of,
@@ -24,7 +26,7 @@ from twicesafe._core.outbox_requests import (
 )
 from twicesafe._core.relay_lease import Collect, Publish, RelayState
 from twicesafe._core.relay_publish import publish_pending
-from twicesafe.outbox import Outbox
+from twicesafe.outbox import AsyncOutbox, Outbox
 
 Put = Callable[..., list[str]]
 
@@ -156,3 +158,34 @@ def test_a_refusal_that_was_counted_before_counts_nothing_back(holder: Holder):
     for attempts in (1, 2, 1):
         assert holder.refused(attempts) == 0
     assert holder.perform(Fetch([SLOT], 10, [])).rows[0].attempts == 2
+
+
+# --- who holds what ----------------------------------------------------------------------------------------
+
+
+async def test_relays_are_listed_with_what_waits_in_their_slots(url: str, outbox: Outbox, put: Put):
+    assert outbox.relays() == Relays([], 0, 0.0)
+    put("a", key="ann")
+    put("b", key="bob")
+    assert (outbox.relays().relays, outbox.relays().unserved) == ([], 2)
+    port = outbox.store.outbox
+    held = port.perform(Hold(b"a" * 16, 60_000))
+    assert len(held.slots) == SLOTS
+    give = frozenset({slot_of(lane_of("ann", ""))})
+    port.perform(Hold(b"b" * 16, 60_000))
+    port.perform(Hold(b"a" * 16, 60_000, give))
+    found = outbox.relays()
+    assert {one.id[:2]: (one.is_alive, one.slots) for one in found.relays} == {
+        "61": (True, SLOTS - 1),
+        "62": (True, 0),
+    }
+    shared = slot_of(lane_of("ann", "")) == slot_of(lane_of("bob", ""))
+    assert found.unserved == (2 if shared else 1)
+    assert sum(one.pending for one in found.relays) + found.unserved == 2
+    port.perform(Hold(b"b" * 16, 60_000))
+    found = outbox.relays()
+    assert (found.unserved, sum(one.pending for one in found.relays)) == (0, 2)
+    assert max(one.oldest_age for one in found.relays) > 0
+    port.perform(Hold(b"a" * 16, 60_000, leave=True))
+    async with AsyncOutbox.open(url) as other:
+        assert [one.id[:2] for one in (await other.relays()).relays] == ["62"]

@@ -18,9 +18,9 @@ KEY = Key("tx-1", absolute=True)
 Request = Callable[[Receiver, Record], Any]
 
 REQUESTS: dict[str, Request] = {
-    "release": lambda to, record: to._release(KEY, "ana", "", False, record.fence),
-    "forced": lambda to, record: to._release(KEY, "ana", "", True, record.fence),
-    "resolve": lambda to, record: to._resolve(KEY, 7, "ana", "", Any, record.fence),
+    "release": lambda to, record: to._release(KEY, "ana", "", False, record.fence, True),
+    "forced": lambda to, record: to._release(KEY, "ana", "", True, record.fence, True),
+    "resolve": lambda to, record: to._resolve(KEY, 7, "ana", "", Any, record.fence, True),
     "forget": lambda to, record: to._forget(KEY, "ana", ""),
 }
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
-from twicesafe import Breaker, ConfigurationError, Policy, State, StoreUnavailableError
+from twicesafe import (
+    Breaker,
+    ConfigurationError,
+    Policy,
+    Receiver,
+    State,
+    StoreUnavailableError,
+)
 from twicesafe import events as ev
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -132,6 +140,19 @@ def test_what_a_handler_did_is_recorded_although_the_circuit_is_open(bench: Benc
 
 
 # --- the fallback ------------------------------------------------------------------------------
+
+
+def test_the_store_itself_is_no_fallback(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/keys.db"
+    with pytest.raises(ConfigurationError, match="is the store itself"):
+        Receiver.open(url, breaker=Breaker(fallback=url))
+    with (
+        Receiver.open(url) as other,
+        pytest.raises(ConfigurationError, match="is the store itself"),
+    ):
+        Receiver(other.store, breaker=Breaker(fallback=other.store))
+    with Receiver.open("memory://", breaker=Breaker(fallback="memory://")) as receiver:
+        assert receiver.process("k", int).value == 0
 
 
 def test_the_fallback_recognises_what_it_has_seen_and_counts_it(bench: Bench):

@@ -100,6 +100,10 @@ def test_acts_on_unknown_keys_and_without_a_name(bench: Bench, act: str) -> None
             getattr(bench, act)("k", *more, by=by)
     with pytest.raises(UsageError, match="why="):
         getattr(bench, act)("k", *more, by="ann", why="\ud800")
+    with pytest.raises(
+        UsageError, match=r"why= has more than 4,000 characters; nothing was changed"
+    ):
+        getattr(bench, act)("k", *more, by="ann", why="x" * 4001)
     assert bench.audit("k") == []
 
 

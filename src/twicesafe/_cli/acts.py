@@ -111,7 +111,7 @@ def release_key(
                 receiver,
                 which,
                 Bulk(dry_run, yes, rate, limit),
-                lambda each: receiver._release(_key(each), by, why, force, each.fence),
+                lambda each: receiver._release(_key(each), by, why, force, each.fence, True),
                 ("release", "released", "the next delivery of each runs the handler"),
             )
             return
@@ -238,7 +238,7 @@ def resolve_key(
                 receiver,
                 which,
                 Bulk(dry_run, yes, rate, limit),
-                lambda each: receiver._resolve(_key(each), answer, by, why, Any, each.fence),
+                lambda each: receiver._resolve(_key(each), answer, by, why, Any, each.fence, True),
                 ("resolve", "resolved", "repeats of each get this one answer"),
             )
             return

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import ConfigurationError, Policy, Receiver
+from .. import Policy, Receiver
 from ..configuration import Configuration, resolve
 from ..stores._urls import is_missing, mask
 from .exits import UNAVAILABLE, Ended
@@ -65,10 +65,6 @@ def settled(
         given={**(given or {}), "store": {"url": store}},
     )
     url, origin = found.section("store").url, found.origin("store", "url")
-    if not url:
-        raise ConfigurationError(
-            f"{origin.place} has an empty store URL: write a URL like sqlite:///keys.db"
-        )
     return Settings(url, origin.place, found.section("policy")), found
 
 

@@ -76,11 +76,20 @@ def dashboard(
             show_default=False,
         ),
     ] = None,
+    consumer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--consumer",
+            metavar="URL",
+            help="Also ask this consumer's broker how far behind it is; repeat for several.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    r"""Serve the dashboard: overview, keys and their timelines, outbox, audit.
+    r"""Serve the dashboard: overview, keys and their timelines, outbox, relays, consumers, dead letters, audit.
 
     It shows what is in the store. Duplicates write nothing to the store: to see how many come and how old they
     are, give --metrics, or mount the dashboard in your service. Settings: also \[dashboard] in twicesafe.toml,
@@ -97,6 +106,7 @@ def dashboard(
         "show_keys": show_keys or None,
         "metrics": metrics or None,
         "dead_letters": dead_letters,
+        "consumers": consumer or None,
     }
     settings, found = settled(("dashboard",), store, config, {"dashboard": given})
     expect_store(settings)

@@ -13,6 +13,7 @@ import typer
 from rich.text import Text
 
 from ..consumers import DeadLetters, Letter
+from ..consumers._letters import Which
 from ..errors import UsageError
 from ..stores._urls import mask
 from .config import existing, opened
@@ -57,7 +58,7 @@ def list_letters(
     Example: [cyan]twicesafe dead-letters list --from 'redis://localhost?stream=orders.dead&group=ops'[/]
     """
     screen = Screen(json)
-    letters = [one for one in _look(source, limit) if _matches(one, None, reason, topic)]
+    letters = list(filter(Which((), reason, topic), _look(source, limit)))
     if json:
         screen.data({"letters": [_data(one) for one in letters]})
         return
@@ -127,18 +128,11 @@ def replay(
     Example: [cyan]twicesafe dead-letters replay --all --reason 'no such customer' --from URL --by ana --why fixed[/]
     """
     screen = Screen(json)
-    _expect_choice(ids, all_)
+    which = _which(ids, all_, reason, topic)
     with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
-        chosen = [one for one in dead.look(limit) if _matches(one, ids, reason, topic)]
-        _confirm(screen, f"replay {counted(len(chosen), 'dead letter')}?", chosen, yes)
-        done = dead.replay(
-            receiver,
-            by=by,
-            why=why,
-            to=to,
-            limit=limit,
-            chosen=lambda one: _matches(one, ids, reason, topic),
-        )
+        chosen = list(filter(which, dead.look(limit)))
+        _confirm(f"replay {counted(len(chosen), 'dead letter')}?", chosen, yes)
+        done = dead.replay(receiver, by=by, why=why, to=to, limit=limit, chosen=which)
     if json:
         screen.data({"replayed": done.replayed, "held": done.held})
     screen.say(Text("✓", "green"), f"{counted(done.replayed, 'dead letter')} replayed")
@@ -154,27 +148,37 @@ def replay(
 
 def discard(
     source: FromOption,
+    by: ByOption,
+    why: WhyOption,
     ids: IdArguments = None,
     reason: ReasonOption = None,
     topic: TopicOption = None,
     all_: AllOption = False,
     limit: LimitOption = 100_000,
     yes: YesOption = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove dead letters for good. Their keys stay parked, so a repeat does not run.
 
-    Example: [cyan]twicesafe dead-letters discard order-7 --from 'amqp://localhost?queue=orders.dead'[/]
+    --store is the consumer's store: the audit trail of each key gets who and why.
+    Example: [cyan]twicesafe dead-letters discard order-7 --from 'amqp://localhost?queue=orders.dead' --by ana --why test[/]
     """
     screen = Screen(json)
-    _expect_choice(ids, all_)
-    with DeadLetters.open(source) as dead:
-        chosen = [one for one in dead.look(limit) if _matches(one, ids, reason, topic)]
-        _confirm(screen, f"discard {counted(len(chosen), 'dead letter')} for good?", chosen, yes)
-        gone = dead.discard(chosen=lambda one: _matches(one, ids, reason, topic), limit=limit)
+    which = _which(ids, all_, reason, topic)
+    with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
+        chosen = list(filter(which, dead.look(limit)))
+        _confirm(f"discard {counted(len(chosen), 'dead letter')} for good?", chosen, yes)
+        done = dead.discard(receiver, by=by, why=why, chosen=which, limit=limit)
     if json:
-        screen.data({"discarded": gone})
-    screen.say(Text("✓", "green"), f"{counted(gone, 'dead letter')} discarded")
+        screen.data({"discarded": done.discarded, "unaudited": done.unaudited})
+    screen.say(Text("✓", "green"), f"{counted(done.discarded, 'dead letter')} discarded")
+    if done.unaudited:
+        shown = counted(len(done.unaudited), "letter")
+        screen.say(
+            Text("!", "yellow"), f"{shown} without a record in this store: who and why are not kept"
+        )
 
 
 def _look(source: str, limit: int) -> list[Letter]:
@@ -182,20 +186,13 @@ def _look(source: str, limit: int) -> list[Letter]:
         return dead.look(limit)
 
 
-def _matches(letter: Letter, ids: list[str] | None, reason: str | None, topic: str | None) -> bool:
-    return (
-        (not ids or letter.id in ids)
-        and (reason is None or reason in letter.reason)
-        and (topic is None or topic == letter.topic)
-    )
-
-
-def _expect_choice(ids: list[str] | None, everything: bool) -> None:
+def _which(ids: list[str] | None, everything: bool, reason: str | None, topic: str | None) -> Which:
     if bool(ids) == everything:
         raise UsageError("name the letters, or give --all")
+    return Which(tuple(ids or ()), reason, topic)
 
 
-def _confirm(screen: Screen, question: str, chosen: list[Letter], yes: bool) -> None:
+def _confirm(question: str, chosen: list[Letter], yes: bool) -> None:
     if not chosen:
         raise Ended("no dead letter matches; nothing was changed")
     if yes or sys.stdin is None or not sys.stdin.isatty():

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.text import Text
 
 from .._core.outbox_requests import Depth, ParkedLane
 from ..errors import ConfigurationError, UsageError
 from ..outbox import Outbox, OutboxRelay
+from ..planning._charts import spoken_duration
 from ..stores._urls import mask
 from .config import existing, settled
 from .exits import NO, Ended
@@ -26,7 +28,7 @@ from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption,
 from .output import Screen, ago, counted, shortened, table, visible
 from .stopping import interruptible
 
-__all__ = ["parked", "relay", "retry", "skip", "status"]
+__all__ = ["parked", "relay", "relays", "retry", "skip", "status"]
 
 LANE_CELLS = 32
 """Length of a lane name. The table never cuts it: `retry` and `skip` need the full name."""
@@ -175,6 +177,44 @@ def parked(
             Text(visible(lane.error)[:60]),
         )
     screen.out.print(made)
+
+
+def relays(
+    store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """List the relays of the last day: which are alive, and how far behind each is.
+
+    Example: [cyan]twicesafe outbox relays[/]
+    """
+    screen = Screen(json)
+    with _opened(store, config) as outbox:
+        found = outbox.relays()
+    if json:
+        data = [
+            {**msgspec.structs.asdict(one), "until": one.until.isoformat()} for one in found.relays
+        ]
+        rest = {"unserved": found.unserved, "unserved_age": found.unserved_age}
+        screen.data({"relays": data, **rest})
+        return
+    if found.relays:
+        made = table("relay", "state", "lease", "slots", "pending", "oldest")
+        for one in found.relays:
+            state = "asleep" if one.is_asleep else "awake"
+            made.add_row(
+                one.id[:8],
+                state if one.is_alive else "gone",
+                "renewed" if one.is_alive else f"ended {ago(one.until)}",
+                str(one.slots),
+                f"{one.pending:,}",
+                spoken_duration(one.oldest_age) if one.pending else "–",
+            )
+        screen.out.print(made)
+    else:
+        screen.say("no relay ran in the last day")
+    if found.unserved:
+        shown = counted(found.unserved, "message")
+        age = spoken_duration(found.unserved_age)
+        screen.say(Text("!", "yellow"), f"no relay publishes {shown}, the oldest added {age} ago")
 
 
 def retry(

@@ -1,8 +1,9 @@
 """An act of an operator on a record that was listed before: done, or why not.
 
-A list may be old when the operator acts on it. So each record is read again right before the act, and the
-store compares the fence in the same atomic request. A run that started meanwhile keeps its claim, and
-an answer that was recorded meanwhile stays. Work that a worker is running is not touched.
+A list is old by the time that it is acted on, so each record is read again right before the act, and the
+store compares the fence and the lease in the same atomic request: a run that started or was renewed
+meanwhile keeps its claim, and an answer that was recorded meanwhile stays. Work that a worker is running is
+not touched.
 
 The command line and the dashboard both act on all that match with `act_on_listed`.
 """
@@ -15,7 +16,7 @@ from typing import TypeAlias
 from .._values.records import Record, Row, State
 from ..errors import StoreUnavailableError, TwicesafeError
 from .commands import Flow
-from .protocol import Count, Read
+from .protocol import Read
 
 __all__ = ["Fate", "Happened", "act_on_listed"]
 
@@ -36,7 +37,8 @@ Happened: TypeAlias = tuple[Fate, str]
 def act_on_listed(record: Record, act: Flow[None] | None) -> Flow[Happened]:
     """Act on this key if it is as it was listed.
 
-    ``act``: the request, for the fence of the record; None: its key is forgotten. An outage is raised.
+    ``act``: the request, for the fence of the record and ``unless_running``; None: its key is forgotten. An
+    outage is raised.
     """
     if record.key is None or act is None:
         return Fate.REFUSED, "it is forgotten: nothing is left to change"
@@ -44,15 +46,14 @@ def act_on_listed(record: Record, act: Flow[None] | None) -> Flow[Happened]:
     found = _difference(record, (yield Read(asked)))
     if found is not None:
         return found
-    is_running = record.state is State.IN_PROGRESS
-    if is_running and not (yield Count(1, stuck=True, digits=asked.hex())):
-        return Fate.REFUSED, "a worker is running it: wait, or name this key alone"
     try:
         yield from act
     except StoreUnavailableError:
         raise
     except TwicesafeError as error:
         changed = _difference(record, (yield Read(asked)))
+        if changed is None and record.state is State.IN_PROGRESS:
+            return Fate.REFUSED, "a worker is running it: wait, or name this key alone"
         return changed or (Fate.REFUSED, error.message)
     return Fate.DONE, ""
 

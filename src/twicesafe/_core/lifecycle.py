@@ -21,6 +21,7 @@ from .protocol import (
     Claimed,
     ClaimRequest,
     Complete,
+    Discard,
     Fail,
     Forget,
     Release,
@@ -37,6 +38,7 @@ __all__ = [
     "adopt",
     "claim",
     "complete",
+    "discard",
     "fail",
     "fail_run",
     "forget",
@@ -306,7 +308,7 @@ def _not_owner(row: Row | None, ask: Renew | Fail) -> Ack | None:
 def release(row: Row | None, ask: Release, now: int) -> tuple[Ack, Row | None]:
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
-    if _moved_on(row, ask):
+    if _moved_on(row, ask) or _is_running(row, ask, now):
         return Ack.LOST, None
     if (row.state, RecordEvent.RELEASE) not in TRANSITIONS:
         return Ack.REFUSED, None
@@ -333,7 +335,7 @@ restart = release
 def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
-    if _moved_on(row, ask):
+    if _moved_on(row, ask) or _is_running(row, ask, now):
         return Ack.LOST, None
     if (row.state, RecordEvent.RESOLVE) not in TRANSITIONS:
         return Ack.REFUSED, None
@@ -352,6 +354,11 @@ def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
 def _moved_on(row: Row, ask: Release | Resolve | Forget) -> bool:
     """The decision is about an earlier run: another one has started, or was decided on, since."""
     return ask.fence is not None and row.fence != ask.fence
+
+
+def _is_running(row: Row, ask: Release | Resolve, now: int) -> bool:
+    """The decision is about a run that is stuck, and its worker has renewed the lease."""
+    return ask.unless_running and row.state is State.IN_PROGRESS and row.lease_until > now
 
 
 def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
@@ -377,6 +384,13 @@ def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
         fingerprint=None,
         expires_at=max(row.expires_at, now + ask.retention),
     )
+
+
+def discard(row: Row | None, ask: Discard, now: int) -> tuple[Ack, Row | None]:
+    """It is no event of the table: the record stays where it is, only the audit trail grows."""
+    if row is None or is_expired(row, now):
+        return Ack.MISSING, None
+    return Ack.OK, row
 
 
 # --- upkeep ----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from .protocol import (
     ALL,
     Ack,
     Browse,
+    Discard,
     Fail,
     Forget,
     History,
@@ -45,6 +46,9 @@ __all__ = [
     "sweep",
     "tidy_runs",
 ]
+
+LONGEST: Final = 4000
+"""Characters of a name or a reason in the audit trail: what every store keeps."""
 
 BITE = 500
 """Records examined in one short transaction of a sweep."""
@@ -88,8 +92,8 @@ def tidy_runs() -> Flow[None]:
             return
 
 
-def operate(key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
-    """Release, resolve or forget; the error says why it was refused and what to do instead."""
+def operate(key: Key, ask: Release | Resolve | Forget | Discard) -> Flow[None]:
+    """Release, resolve, forget or discard; the error says why it was refused and what to do instead."""
     check_operator(key, ask.by, ask.why)
     ack: Ack = yield ask
     if ack is Ack.OK:
@@ -123,6 +127,11 @@ def check_operator(key: Key, by: object, why: object) -> None:
             text.encode()  # type: ignore[attr-defined]
         except (AttributeError, UnicodeEncodeError):
             raise UsageError(f"{name}= must be text (valid Unicode)", key=key) from None
+        if len(text) > LONGEST:  # type: ignore[arg-type]
+            raise UsageError(
+                f"{name}= has more than {LONGEST:,} characters; nothing was changed; shorten it",
+                key=key,
+            )
 
 
 _ADVICE: dict[str, str] = {

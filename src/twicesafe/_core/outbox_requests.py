@@ -9,7 +9,7 @@
     aside     messages of a lane in trouble that are set aside in a separate table
 
     relay     Prepare  Hold  Fetch  Settle  Rise
-    operator  Backlog  ParkedLanes  Unpark
+    operator  Backlog  ListRelays  ParkedLanes  Unpark
 
 Durations are milliseconds, added to the store's own clock (P5).
 """
@@ -34,12 +34,15 @@ __all__ = [
     "Fetched",
     "Held",
     "Hold",
+    "ListRelays",
     "Message",
     "OutboxRequest",
     "ParkedLane",
     "ParkedLanes",
     "Pending",
     "Prepare",
+    "RelayStanding",
+    "Relays",
     "Rise",
     "Setback",
     "Settle",
@@ -144,6 +147,35 @@ class Depth(msgspec.Struct, frozen=True):
     """Relays that are alive."""
 
 
+class RelayStanding(msgspec.Struct, frozen=True):
+    """One relay, as its last heartbeat left it."""
+
+    id: str
+    """32 hex digits; new for each run of a relay."""
+    is_alive: bool
+    until: datetime
+    """The end of its lease. A live relay renews it; of one that is gone it says since when."""
+    is_asleep: bool
+    """It waits for a message to be added."""
+    slots: int
+    """How many of the 64 groups of lanes it publishes."""
+    pending: int
+    """Messages in its slots, without those that are set aside."""
+    oldest_age: float
+    """Seconds since the oldest of them was added; 0 if there is none."""
+
+
+class Relays(msgspec.Struct, frozen=True):
+    """The relays of the last day, and the messages that none of them publishes."""
+
+    relays: list[RelayStanding]
+    """The live ones first."""
+    unserved: int
+    """Messages in slots that no live relay holds."""
+    unserved_age: float
+    """Seconds since the oldest of them was added; 0 if there is none."""
+
+
 class ParkedLane(msgspec.Struct, frozen=True):
     """A lane that no relay publishes until an operator calls `retry` or `skip`."""
 
@@ -227,6 +259,13 @@ class Backlog(OutboxRequest[Depth], gc=False):
     """The numbers to monitor."""
 
     op: ClassVar[str] = "outbox_backlog"
+    reads: ClassVar[bool] = True
+
+
+class ListRelays(OutboxRequest[Relays], gc=False):
+    """Who publishes, and how far behind each is."""
+
+    op: ClassVar[str] = "outbox_relays"
     reads: ClassVar[bool] = True
 
 

@@ -5,7 +5,7 @@ into batches; tests can count, delay, lose, repeat and intercept them.
 
     worker    Claim  Renew  Complete  Fail  Abandon
     anyone    Read
-    operator  Release  Resolve  Forget  History
+    operator  Release  Resolve  Forget  Discard  History
     upkeep    Sweep  Survey  Browse  Count  AuditLog  Rewrite
     copying   Adopt  RaiseFences
 
@@ -53,6 +53,7 @@ __all__ = [
     "Claimed",
     "Complete",
     "Count",
+    "Discard",
     "Fail",
     "Filter",
     "Forget",
@@ -218,6 +219,8 @@ class Release(msgspec.Struct, gc=False):
     """Release a completed key too: its answer is dropped and the work will run again."""
     fence: int | None = None
     """Only if the record still has this fence: nothing has started or was decided since it was read."""
+    unless_running: bool = False
+    """Only if no worker has a live lease: a renewal raises no fence."""
 
 
 class Resolve(msgspec.Struct, gc=False):
@@ -234,6 +237,8 @@ class Resolve(msgspec.Struct, gc=False):
     result: bytes | None
     fence: int | None = None
     """As in `Release`."""
+    unless_running: bool = False
+    """As in `Release`."""
 
 
 class Forget(msgspec.Struct, gc=False):
@@ -249,6 +254,19 @@ class Forget(msgspec.Struct, gc=False):
     retention: int
     fence: int | None = None
     """As in `Release`."""
+
+
+class Discard(msgspec.Struct, gc=False):
+    """Write to the audit trail that the key's dead letter was removed; the record stays as it is.
+
+    `retention`: where trails are kept apart from records, this one is kept at least so long.
+    """
+
+    op: ClassVar[str] = "discard"
+    id: bytes
+    by: str
+    why: str
+    retention: int
 
 
 class History(msgspec.Struct, gc=False):
@@ -385,6 +403,7 @@ Request: TypeAlias = (
     | Release
     | Resolve
     | Forget
+    | Discard
     | History
     | Sweep
     | Rewrite

@@ -57,13 +57,15 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
             )
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """What may have been meant by an unknown name; else all that are known."""
+def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """What may have been meant by an unknown name; ``otherwise`` these words, or all that are known."""
     names = list(known)
     import difflib  # only a mistake needs it
 
     close = difflib.get_close_matches(name[:_LONGEST_TEXT], names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return otherwise or f"known: {', '.join(names)}"
 
 
 def seconds(value: object, name: str = "duration") -> float:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from .._values.policy import Policy
+from .._values.settings import expect
 from ..encryption import KeyRing
 from ..stores._urls import default_url
 from ._fields import check_fields
@@ -36,6 +37,7 @@ class StoreOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        expect(self.url, "url", self.url, "it is empty; write a URL like sqlite:///keys.db")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,20 +3,22 @@
     command line  >  environment  >  settings file  >  default
 
 The file is checked as a whole, by every command: an unknown section or setting is an error, and so is a
-value of another kind. Of the environment, a command reads the variables of the sections that it uses.
+value of another kind. Of the environment, a command reads the variables of the sections that it uses. A
+variable that begins with TWICESAFE_ and belongs to no section is a warning, and an error for `config check`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from .._values.settings import refuse_unknown
+from .._values.settings import refuse_unknown, suggestion
 from ..errors import ConfigurationError
 from ._documents import Document, read_document
 from ._model import REQUIRED, Section, Setting
@@ -47,6 +49,10 @@ class Shown:
 Found = dict[str, tuple[Any, Origin]]
 
 DEFAULT = Origin("default", "default")
+
+PREFIX: Final = "TWICESAFE_"
+
+_log = logging.getLogger("twicesafe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,8 @@ def resolve(
     document = read_document(config)
     for wrong in _wrong_in(document):
         raise wrong
+    for strange in _strange_in(environ):
+        _log.warning("%s", strange.message)
     found = {}
     for name in sections:
         section = section_named(name)
@@ -131,7 +139,7 @@ def problems(
         document = read_document(config)
     except ConfigurationError as error:
         return [error]
-    wrong = list(_wrong_in(document))
+    wrong = [*_wrong_in(document), *_strange_in(environ)]
     if wrong:
         return wrong
     for name in SECTIONS:
@@ -157,6 +165,17 @@ def _wrong_in(document: Document) -> Iterator[ConfigurationError]:
             yield from section_named(name).read(document)[1]
 
 
+def _strange_in(environ: Mapping[str, str]) -> Iterator[ConfigurationError]:
+    """Variables that are named like ours and belong to no section."""
+    ours = tuple(f"{PREFIX}{name.upper()}_" for name in SECTIONS)
+    for variable in sorted(environ):
+        if variable.startswith(PREFIX) and not variable.startswith(ours):
+            sections = (section_named(name) for name in SECTIONS)
+            known = [one.variable for each in sections for one in each.settings.values()]
+            meant = suggestion(variable, known, "`twicesafe config show` lists them")
+            yield ConfigurationError(f"no setting has the variable {variable[:200]}; {meant}")
+
+
 def _from_file(section: Section, document: Document) -> Found:
     def origin(setting: Setting) -> Origin:
         return Origin("file", document.place(*setting.path))
@@ -169,7 +188,7 @@ def _from_file(section: Section, document: Document) -> Found:
 
 def _from_environ(section: Section, environ: Mapping[str, str]) -> Found:
     by_variable = {setting.variable: setting for setting in section.settings.values()}
-    prefix = f"TWICESAFE_{section.name.upper()}_"
+    prefix = f"{PREFIX}{section.name.upper()}_"
     found: Found = {}
     for variable, text in environ.items():
         if variable.startswith(prefix):

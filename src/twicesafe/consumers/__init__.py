@@ -14,8 +14,9 @@ from .._core.consuming.recovery import DeadLetter, Retry
 from .._core.consuming.state import Report
 from .._core.consuming.verdicts import Verdict
 from ._consumer import AsyncConsumer, Consumer
+from ._letters import Letter
 from ._publishing import KafkaTransaction
-from ._replaying import DeadLetters, Letter
+from ._replaying import DeadLetters
 
 __all__ = [
     "AsyncConsumer",

@@ -4,63 +4,44 @@
         for letter in dead.look():
             print(letter.id, letter.reason)
         dead.replay(receiver, by="ann", why="the customer exists now", chosen=lambda one: …)
+        dead.discard(receiver, by="ann", why="a test message", chosen=lambda one: …)
 
 A replay releases the key of the message, which is parked, publishes the message where it came from,
 and then removes the dead letter. If the process dies in between, the message is published again under
-the same id, and its key makes it run once. Looking changes nothing: what was fetched is given back.
+the same id, and its key makes it run once. A discard writes who and why to the audit trail of the key,
+which stays parked, and then removes the dead letter. Looking changes nothing: what was fetched is given back.
+
+The command line and the dashboard do both with this class.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
-from .._core.consuming.message import Message, Received
+from .._core import operations
+from .._core.commands import Flow
+from .._core.consuming.message import Received
 from .._core.consuming.source import Source
-from .._core.outbox_requests import Message as Outgoing
 from .._runtime.adapting import for_threads
-from .._values.keys import Key
 from .._values.records import State
 from ..errors import UsageError
 from ..receiver import Receiver
 from ._base import opened
-from ._dead_letters import PREFIX, destination
+from ._dead_letters import destination
+from ._letters import Chosen, Letter, letter_of, revived
 
-__all__ = ["DeadLetters", "Letter", "Replayed"]
+__all__ = ["DeadLetters", "Discarded", "Replayed"]
+
+Run: TypeAlias = Callable[[Flow[Any]], Any]
+"""Runs a request of a receiver, and waits for its end."""
 
 PAGE: Final = 500
 QUIET: Final = 1.0
 """Seconds without a message after which all of them have been seen."""
-
-Chosen = Callable[["Letter"], bool]
-
-
-class Letter(msgspec.Struct, frozen=True):
-    """One dead letter."""
-
-    message: Message
-    reason: str
-    error: str
-    """The class of the error."""
-    topic: str
-    """Where a replay sends it…"""
-    place: str
-    """…and what else it takes to find it: the stream, for Redis."""
-    consumer: str
-    key: Key | None
-    """The key that its next delivery has; None: it has no usable key."""
-
-    lane: Key | None = None
-    """What keeps later messages of its ordering key behind it."""
-    starts: Key | None = None
-    """What counts its starts, if its consumer is in transaction mode."""
-
-    @property
-    def id(self) -> str:
-        return self.message.id or self.message.position
 
 
 class Replayed(msgspec.Struct):
@@ -69,6 +50,14 @@ class Replayed(msgspec.Struct):
     replayed: int = 0
     held: list[str] = []
     """Letters that were left, because the outcome of their key is unknown: resolve it first."""
+
+
+class Discarded(msgspec.Struct):
+    """What a discard did."""
+
+    discarded: int = 0
+    unaudited: list[str] = []
+    """Of these, the letters whose key has no record: nothing was there to write who and why to."""
 
 
 class DeadLetters:
@@ -90,7 +79,7 @@ class DeadLetters:
         """The oldest dead letters, as many as the source may hold at a time. They stay where they are."""
         with self._holding() as held:
             self._fetch(held, limit)
-            return [_letter(one.message) for one in held]
+            return [letter_of(one.message) for one in held]
 
     def replay(
         self,
@@ -101,13 +90,15 @@ class DeadLetters:
         chosen: Chosen | None = None,
         to: str | None = None,
         limit: int = 1_000_000,
+        run: Run | None = None,
     ) -> Replayed:
         """Send letters back to where they came from, in their order; ``chosen`` says which.
 
         ``receiver``: opened on the store of the consumer that gave up on them. ``to``: the publisher,
-        if it is not the broker that the letters are on.
+        if it is not the broker that the letters are on. ``run``: runs a request of the receiver, if it is
+        an async one.
         """
-        done = Replayed()
+        done, run = Replayed(), run or receiver._runtime.run
         publishers: dict[object, Any] = {}
         replayed: set[str] = set()
         """On earlier pages. What comes again has died again, and stays."""
@@ -116,17 +107,17 @@ class DeadLetters:
                 for page in self._pages(held, limit):
                     ids: set[str] = set()
                     for one in page:
-                        letter = _letter(one.message)
+                        letter = letter_of(one.message)
                         left = letter.id in replayed or (chosen is not None and not chosen(letter))
                         if left:
                             continue
-                        if not self._release(receiver, letter, by, why):
+                        if not _released(receiver, run, letter, by, why):
                             done.held.append(letter.id)
                             continue
                         url = to or self.source.replay_url(letter.place)
                         if url not in publishers:
                             publishers[url] = for_threads(destination(url)[0], "publish")
-                        refusal = publishers[url].publish([_revived(letter)])[0]
+                        refusal = publishers[url].publish([revived(letter)])[0]
                         if refusal is not None:
                             raise refusal
                         self._adapted.acknowledge([one.receipt])
@@ -139,18 +130,34 @@ class DeadLetters:
                 publisher.close()
         return done
 
-    def discard(self, *, chosen: Chosen, limit: int = 1_000_000) -> int:
-        """Remove the chosen letters for good; their keys stay parked, so a repeat does not run."""
-        count = 0
+    def discard(
+        self,
+        receiver: Receiver,
+        *,
+        by: str,
+        why: str,
+        chosen: Chosen,
+        limit: int = 1_000_000,
+        run: Run | None = None,
+    ) -> Discarded:
+        """Remove the chosen letters for good; their keys stay parked, so a repeat does not run.
+
+        ``receiver`` and ``run``: as for `replay`. Who and why are written first: a letter that is gone has its entry.
+        """
+        done, run = Discarded(), run or receiver._runtime.run
         with self._holding() as held:
             for page in self._pages(held, limit):
-                gone = [one for one in page if chosen(_letter(one.message))]
+                gone = [one for one in page if chosen(letter_of(one.message))]
+                for one in gone:
+                    letter = letter_of(one.message)
+                    if not _audited(receiver, run, letter, by, why):
+                        done.unaudited.append(letter.id)
                 if gone:
                     self._adapted.acknowledge([one.receipt for one in gone])
                 for one in gone:
                     held.remove(one)
-                count += len(gone)
-        return count
+                done.discarded += len(gone)
+        return done
 
     def close(self) -> None:
         """Close the connection to the broker."""
@@ -194,48 +201,25 @@ class DeadLetters:
                 return
             held.extend(some)
 
-    def _release(self, receiver: Receiver, letter: Letter, by: str, why: str) -> bool:
-        """Let the key's next delivery run. False: its outcome is unknown, so it must not run yet."""
-        found = [key for key in (letter.key, letter.starts, letter.lane) if key is not None]
-        records = [receiver.record(key) for key in found]
-        if any(record is not None and record.state is State.HELD for record in records):
-            return False
-        for key, record in zip(found, records, strict=True):
-            if record is not None and record.state is State.PARKED:
-                receiver.release(key, by=by, why=why)
-        return True
+
+def _released(receiver: Receiver, run: Run, letter: Letter, by: str, why: str) -> bool:
+    """Let the key's next delivery run. False: its outcome is unknown, so it must not run yet."""
+    found = [key for key in (letter.key, letter.starts, letter.lane) if key is not None]
+    records = [run(operations.read(key)) for key in found]
+    if any(record is not None and record.state is State.HELD for record in records):
+        return False
+    for key, record in zip(found, records, strict=True):
+        if record is not None and record.state is State.PARKED:
+            # Only as it was read: another operator may have released it, and a worker may run it.
+            with contextlib.suppress(UsageError):
+                run(receiver._release(key, by, why, False, record.fence))
+    return True
 
 
-def _letter(message: Message) -> Letter:
-    given = {
-        name.removeprefix(PREFIX): value
-        for name, value in message.headers.items()
-        if name.startswith(PREFIX)
-    }
-    return Letter(
-        message,
-        given.get("reason", ""),
-        given.get("error", ""),
-        given.get("topic", message.topic),
-        given.get("place", ""),
-        given.get("consumer", ""),
-        _key(given.get("key")),
-        _key(given.get("lane")),
-        _key(given.get("starts")),
-    )
-
-
-def _key(text: str | None) -> Key | None:
-    if text is None:
-        return None
-    try:
-        *scope, value = msgspec.json.decode(text, type=list[str])
-        return Key(value, scope, absolute=True)
-    except ValueError as error:
-        raise UsageError("a key in the headers of a dead letter cannot be read") from error
-
-
-def _revived(letter: Letter) -> Outgoing:
-    message = letter.message
-    headers = {n: v for n, v in message.headers.items() if not n.startswith(PREFIX)}
-    return Outgoing(letter.id, letter.topic, message.body, message.key, headers)
+def _audited(receiver: Receiver, run: Run, letter: Letter, by: str, why: str) -> bool:
+    """Write who and why to the trail of the letter's key. False: there is no record of one."""
+    for key in (letter.key, letter.starts):
+        if key is not None and run(operations.read(key)) is not None:
+            run(receiver._discard(key, by, why))
+            return True
+    return False

@@ -171,13 +171,14 @@ def request_of(
     who: Signed,
     given: Answer | None,
     form: Mapping[str, str],
+    listed: bool = False,
 ) -> Flow[Any]:
-    """The act on this record, for the fence that it has here."""
+    """The act on this record, for the fence that it has here. ``listed``: one of many."""
     force, step = form.get("force") == "yes", form.get("step", "")
     value = None if given is None else given.value
     match act.name:
         case "release":
-            return asking.release(record, who.by, who.why, force)
+            return asking.release(record, who.by, who.why, force, listed)
         case "forget":
             return asking.forget(record, who.by, who.why)
         case "restart":
@@ -187,4 +188,4 @@ def request_of(
         case "skip":
             return asking.skip(record, step, value, who.by, who.why)
     assert given is not None
-    return asking.resolve(record, value, who.by, who.why, given.codec)
+    return asking.resolve(record, value, who.by, who.why, given.codec, listed)

@@ -100,7 +100,7 @@ async def on_all(
         try:
             request = None
             if record.key is not None:
-                request = request_of(asking, act, record, who, given, {})
+                request = request_of(asking, act, record, who, given, {}, listed=True)
             fate, why = await asking.act_on_listed(record, request)
         except StoreUnavailableError as error:
             cut = f"{error}. It is not known whether the last key was changed. {LOOK}"

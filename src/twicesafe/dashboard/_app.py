@@ -26,10 +26,13 @@ from ._acts import ACTS, Result, on_one
 from ._acts_on_all import AT_ONCE, dry_run, on_all
 from ._asking import Asking
 from ._forms import BadFormError, signed
+from ._letters import LETTER_ACTS, Choice, LetterAct, act_on_letters, look
 from ._lists import audit_rows, depth_facts, lane_rows, letter_rows
 from ._login import SESSION_COOKIE
 from ._overview import overview
 from ._pages import When, key_page, key_row, keys_page
+from ._running import consumer_rows, relay_facts, relay_rows
+from ._settings import checked_consumers
 from ._shield import LOOPBACK, Shield
 from ._visits import Visit, Visits
 
@@ -54,6 +57,7 @@ def dashboard(
     resolve_access: ResolveAccess,
     hosts: Iterable[str] = LOOPBACK,
     dead_letters: str | None = None,
+    consumers: Iterable[str] = (),
     thresholds: Thresholds | None = None,
 ) -> Callable[[Any, Any, Any], Awaitable[None]]:
     """An ASGI application to mount.
@@ -61,12 +65,14 @@ def dashboard(
     ``resolve_access``: a function of the request, which may be async; it returns "all", "read-only" or
     "forbidden", or an `Access` with the visitor's name. ``hosts``: the names under which browsers reach it;
     requests for any other are refused. ``dead_letters``: the URL of a consumer's dead topic, stream or queue.
+    ``consumers``: the URLs of consumers; the page asks their brokers how far behind they are.
     """
     if not callable(resolve_access):
         raise ConfigurationError(
             "resolve_access must be a function of the request that returns 'all', 'read-only' or 'forbidden'"
         )
-    asking = Asking(receiver, thresholds or Thresholds(), dead_letters)
+    urls = checked_consumers(consumers)
+    asking = Asking(receiver, thresholds or Thresholds(), dead_letters, consumers=urls)
     return Shield(Dashboard(asking, resolve_access).app(), hosts)
 
 
@@ -83,7 +89,12 @@ class Dashboard(Visits):
             Route("/act/{act}", self._page(self._act_on_all, acts=True), methods=["POST"]),
             Route("/outbox", self._page(self._outbox)),
             Route("/outbox/{lane}/{act}", self._page(self._unpark, acts=True), methods=["POST"]),
+            Route("/running", self._page(self._running)),
             Route("/dead-letters", self._page(self._letters)),
+            Route("/dead-letters/{act}", self._page(self._letters_dry_run, acts=True)),
+            Route(
+                "/dead-letters/{act}", self._page(self._act_on_letters, acts=True), methods=["POST"]
+            ),
             Route("/audit", self._page(self._audit)),
             Route("/static/{name}", self._static),
         ]
@@ -153,11 +164,24 @@ class Dashboard(Visits):
             lanes=lane_rows(lanes, visit.access, visit.now),
         )
 
+    async def _running(self, visit: Visit) -> Response:
+        relays, depth = await self._asking.relays(), await self._asking.depth()
+        asked = await self._asking.consumers()
+        return self._html(
+            visit,
+            "running",
+            facts=None if relays is None or depth is None else relay_facts(relays, depth),
+            relays=() if relays is None else relay_rows(relays, visit.now),
+            consumers=consumer_rows(asked),
+        )
+
     async def _letters(self, visit: Visit) -> Response:
         if self._asking.letters_url is None:
-            return self._html(visit, "letters", letters=None)
-        found = await self._asking.letters()
-        return self._html(visit, "letters", letters=letter_rows(found, visit.access))
+            return self._html(visit, "letters", letters=None, choice=Choice())
+        choice = Choice.read(visit.fields)
+        found = list(filter(choice.which, await self._asking.letters()))
+        rows = letter_rows(found, visit.access)
+        return self._html(visit, "letters", letters=rows, choice=choice, acts=LETTER_ACTS.values())
 
     async def _audit(self, visit: Visit) -> Response:
         entries = await self._asking.audit_log(AUDITED)
@@ -208,6 +232,25 @@ class Dashboard(Visits):
         who = signed(visit.form, visit.access.user)
         result = await on_all(self._asking, act, filters, who, visit.form)
         return self._result(visit, result, f"keys{filters.url()}", "Back to the keys")
+
+    def _letter_act(self, visit: Visit) -> LetterAct:
+        act = LETTER_ACTS.get(visit.request.path_params["act"])
+        if act is None or self._asking.letters_url is None:
+            raise HTTPException(404)
+        return act
+
+    async def _letters_dry_run(self, visit: Visit) -> Response:
+        act, choice = self._letter_act(visit), Choice.read(visit.fields)
+        found, is_cut = await look(self._asking, choice)
+        rows = letter_rows(found[:5], visit.access)
+        shown: dict[str, Any] = {"act": act, "choice": choice, "count": len(found)}
+        return self._html(visit, "letters_dry_run", rows=rows, is_cut=is_cut, **shown)
+
+    async def _act_on_letters(self, visit: Visit) -> Response:
+        act, choice = self._letter_act(visit), Choice.read(visit.fields)
+        who = signed(visit.form, visit.access.user)
+        result = await act_on_letters(self._asking, act, choice, who, visit.form)
+        return self._result(visit, result, "dead-letters", "Back to the dead letters")
 
     async def _unpark(self, visit: Visit) -> Response:
         lane, act = visit.request.path_params["lane"], visit.request.path_params["act"]

@@ -8,29 +8,44 @@ last numbers and their age.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from .._core.acting import Happened, act_on_listed
 from .._core.commands import Flow
+from .._core.consuming.source import Standing
 from .._core.health import Health, Thresholds
-from .._core.outbox_requests import Backlog, Depth, OutboxRequest, ParkedLane, ParkedLanes, Unpark
+from .._core.outbox_requests import (
+    Backlog,
+    Depth,
+    ListRelays,
+    OutboxRequest,
+    ParkedLane,
+    ParkedLanes,
+    Relays,
+    Unpark,
+)
 from .._core.protocol import Read
 from .._core.sample_pace import SamplePace
+from .._runtime.adapting import for_threads
 from .._values.clocks import since_boot
 from .._values.policy import Policy
 from .._values.records import AuditEntry, Record, Stats
 from .._values.settings import seconds
 from ..consumers import DeadLetters, Letter
-from ..errors import ConfigurationError, SchemaVersionError, UsageError
+from ..consumers.sources import open_source
+from ..errors import ConfigurationError, SchemaVersionError, TwicesafeError, UsageError
 from ..observers._activity import Trouble
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._health import Cached
+from ..stores._urls import mask
 from ._filters import Filters
 from ._metrics import ServiceMetrics
 from ._overview import Look, Seen
 
-__all__ = ["Asking"]
+__all__ = ["Asked", "Asking"]
 
 T = TypeVar("T")
 
@@ -42,6 +57,18 @@ LANES: Final = 200
 LETTERS: Final = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One consumer, and what its broker answered."""
+
+    place: str
+    """Its URL, without the password."""
+    name: str
+    standing: Standing | None = None
+    problem: str = ""
+    """Why there is no answer."""
+
+
 class Asking:
     """The receiver's side of the dashboard."""
 
@@ -51,6 +78,7 @@ class Asking:
         thresholds: Thresholds,
         letters: str | None,
         metrics: ServiceMetrics | None = None,
+        consumers: Sequence[str] = (),
     ) -> None:
         if not isinstance(receiver, Receiver | AsyncReceiver):
             raise ConfigurationError(
@@ -59,12 +87,19 @@ class Asking:
         self._receiver: Any = receiver
         self._is_async = isinstance(receiver, AsyncReceiver)
         self._cached = Cached(receiver, thresholds)
+        if receiver._activity is not None:
+            receiver._activity.wake()  # its page shows a course from the start
         self._counted_at = datetime.now(UTC)
         self._pace = SamplePace(SAMPLES, since_boot)
         self._newest: list[Record] = []
         self.letters_url = letters
+        self.consumer_urls = tuple(consumers)
         self._metrics = metrics
         self._looking = asyncio.Lock()
+
+    @property
+    def receiver(self) -> Any:
+        return self._receiver
 
     @property
     def place(self) -> str:
@@ -167,11 +202,23 @@ class Asking:
     async def act_on_listed(self, record: Record, request: Flow[None] | None) -> Happened:
         return await self._run(act_on_listed(record, request))
 
-    def release(self, record: Record, by: str, why: str, force: bool = False) -> Flow[None]:
-        found: Flow[None] = self._receiver._release(record.key, by, why, force, record.fence)
+    def release(
+        self, record: Record, by: str, why: str, force: bool = False, unless_running: bool = False
+    ) -> Flow[None]:
+        found: Flow[None] = self._receiver._release(
+            record.key, by, why, force, record.fence, unless_running
+        )
         return found
 
-    def resolve(self, record: Record, value: Any, by: str, why: str, codec: Any) -> Flow[None]:
+    def resolve(
+        self,
+        record: Record,
+        value: Any,
+        by: str,
+        why: str,
+        codec: Any,
+        unless_running: bool = False,
+    ) -> Flow[None]:
         """``codec``: that of the answer; None: the receiver's own."""
         policy: Policy = self._receiver.policy
         receiver = (
@@ -179,7 +226,9 @@ class Asking:
             if codec is None
             else self._receiver.options(policy=policy.replace(codec=codec))
         )
-        found: Flow[None] = receiver._resolve(record.key, value, by, why, Any, record.fence)
+        found: Flow[None] = receiver._resolve(
+            record.key, value, by, why, Any, record.fence, unless_running
+        )
         return found
 
     def forget(self, record: Record, by: str, why: str) -> Flow[None]:
@@ -233,17 +282,32 @@ class Asking:
             return None
         return found
 
-    async def letters(self) -> list[Letter]:
+    async def letters(self, most: int = LETTERS) -> list[Letter]:
         """The oldest dead letters. They stay where they are."""
         url = self.letters_url
         assert url is not None
 
         def look() -> list[Letter]:
             with DeadLetters.open(url) as dead:
-                return dead.look(LETTERS)
+                return dead.look(most)
 
-        async with self._looking:  # a letter that one look holds is not seen by another
-            return await asyncio.to_thread(look)
+        return await self.alone(look)
+
+    async def alone(self, work: Callable[[], T]) -> T:
+        """Run this in a worker thread, one at a time: a letter that one look holds is not seen by another."""
+        async with self._looking:
+            return await asyncio.to_thread(work)
+
+    # -- who is running -----------------------------------------------------------------------
+
+    async def relays(self) -> Relays | None:
+        """None: there is no outbox in this store."""
+        return await self._outbox(ListRelays())
+
+    async def consumers(self) -> tuple[Asked, ...]:
+        """What the brokers say of each consumer, asked all at once."""
+        asked = (asyncio.to_thread(_standing_of, url) for url in self.consumer_urls)
+        return tuple(await asyncio.gather(*asked))
 
     # -- how ----------------------------------------------------------------------------------
 
@@ -258,6 +322,20 @@ class Asking:
         if self._is_async:
             return await method(*args, **kwargs)
         return await asyncio.to_thread(method, *args, **kwargs)
+
+
+def _standing_of(url: str) -> Asked:
+    place = mask(url)
+    try:
+        source = for_threads(open_source(url), "fetch")
+        try:
+            if not hasattr(source, "standing"):
+                return Asked(place, source.name, problem="this source does not say how far it is")
+            return Asked(place, source.name, source.standing())
+        finally:
+            source.close()
+    except TwicesafeError as error:
+        return Asked(place, place, problem=str(error))
 
 
 def _by_id(id_: bytes) -> Flow[Record | None]:

@@ -65,6 +65,8 @@ def depth_facts(depth: Depth) -> tuple[tuple[str, str], ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterRow:
     id: str
+    digits: str
+    """Stands for the id in forms."""
     topic: str
     error: str
     reason: str
@@ -80,6 +82,7 @@ def letter_rows(letters: Sequence[Letter], access: Access) -> tuple[LetterRow, .
 
     return tuple(
         LetterRow(
+            digits=one.digits,
             id=shortened(one.id, 48) if access.show_keys else _hidden_id(one),
             topic=shortened(one.topic, 40),
             error=visible(one.error)[:120],

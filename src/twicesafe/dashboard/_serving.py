@@ -40,7 +40,9 @@ def application(
     login: Login | None,
     metrics: ServiceMetrics | None = None,
 ) -> Shield:
-    asking = Asking(receiver, Thresholds(), settings.dead_letters or None, metrics)
+    asking = Asking(
+        receiver, Thresholds(), settings.dead_letters or None, metrics, settings.consumers
+    )
     resolve = _by_session(login) if login is not None else _by_address(settings)
     return Shield(Dashboard(asking, resolve, login).app(), settings.names)
 

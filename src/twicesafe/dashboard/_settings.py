@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,7 +13,9 @@ from .._edges.listener import Listener
 from ..configuration._fields import check_fields
 from ..configuration._kinds import SECRET, URLS, Url
 from ..configuration._model import Section
+from ..consumers.sources import SCHEMES
 from ..errors import ConfigurationError
+from ..stores._urls import target_of
 from ._access import Access
 from ._login import Login, check_token
 from ._metrics import check_metrics_url
@@ -46,8 +49,12 @@ class DashboardSettings:
     dead_letters: Url = ""
     """URL of a consumer of the dead topic, stream or queue; empty: there is no such page."""
 
+    consumers: Annotated[tuple[str, ...], URLS] = ()
+    """URLs of consumers: their brokers are asked how far behind they are, and who takes part."""
+
     def __post_init__(self) -> None:
         check_fields(self)
+        checked_consumers(self.consumers)
         Listener.of(self.listen, "listen")
         checked_hosts((*LOOPBACK, *self.hosts))
         for url in self.metrics:
@@ -84,6 +91,16 @@ class DashboardSettings:
         shown = f"[{host}]" if ":" in host else host
         everywhere = shown in ("0.0.0.0", "[::]")  # noqa: S104 - compared, not bound
         return (*LOOPBACK, *self.hosts, *(() if everywhere else (shown,)))
+
+
+def checked_consumers(urls: Iterable[str]) -> tuple[str, ...]:
+    """The URLs of consumers; each must be one that `Consumer.open` knows."""
+    if isinstance(urls, str):
+        raise ConfigurationError("consumers must be a list of URLs, not one text")
+    found = tuple(urls)
+    for url in found:
+        target_of(url, SCHEMES, "source")
+    return found
 
 
 def is_loopback(address: str) -> bool:

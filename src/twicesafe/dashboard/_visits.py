@@ -138,6 +138,7 @@ class Visits:
             place=self._asking.place if visit.access.may_read else "",
             has_outbox=self._asking.has_outbox,
             has_letters=self._asking.letters_url is not None,
+            has_running=self._asking.has_outbox or bool(self._asking.consumer_urls),
             has_login=self._login is not None,
             version=__version__,
             **shown,

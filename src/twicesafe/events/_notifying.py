@@ -139,7 +139,8 @@ class _LogWarnings:
 def notifier(observers: Sequence[Observer]) -> Callable[[Event], None]:
     """One callable that notifies all observers; one that raises does not stop the others.
 
-    An observer with ``logs_warnings`` logs them in place of `log_warnings`.
+    An observer with ``logs_warnings`` logs them in place of `log_warnings`. Its ``renew()``: an observer has other
+    ``subscriptions`` now.
     """
     logged = any(getattr(observer, "logs_warnings", False) for observer in observers)
     receivers = (*(() if logged else (_LogWarnings(),)), *observers)
@@ -156,6 +157,7 @@ def notifier(observers: Sequence[Observer]) -> Callable[[Event], None]:
             except Exception:
                 _log.exception("an observer failed on %s", kind.__name__)
 
+    notify.renew = interested.clear  # type: ignore[attr-defined]
     return notify
 
 

@@ -1,5 +1,8 @@
 """What a receiver did lately, for `receiver.health()` and the dashboard: a tally, its `History`, and trouble.
 
+Most receivers are never asked, so at first the last events are only kept, as they are. They are counted when the
+numbers are first asked for, and from then on everything is.
+
 A snapshot is taken when the numbers are asked for, and whenever a full queue was counted, so a busy receiver
 has a fine course without a timer.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .. import events as ev
 from .._values.clocks import WorkerClock, since_boot, wall_clock
@@ -21,6 +24,9 @@ __all__ = ["APART", "LATELY", "SLICE", "Activity", "Slice", "Trouble"]
 
 TROUBLES: Final = 500
 """Events of trouble that are kept."""
+
+UNCOUNTED: Final = 4096
+"""Events that are kept until the numbers are first asked for."""
 
 _TROUBLE: Final = (
     *(ev.TakenOver, ev.LeaseLost, ev.RenewalRefused, ev.Failed, ev.Held, ev.Parked),
@@ -43,6 +49,7 @@ class Activity(History):
         tally = Tally(only=SEEN, counted=self.look)
 
         def numbers() -> Numbers:
+            self.wake()
             return {(row.name, *values): cell for row in SEEN for values, cell in tally.of(row)}
 
         super().__init__(numbers, clock)
@@ -52,11 +59,32 @@ class Activity(History):
         def keep(event: Event) -> None:
             self.trouble.append(Trouble(wall(), event))
 
-        self.subscriptions: dict[type[Event], ev.Observer] = dict(tally.subscriptions)
-        for kind in _TROUBLE:
-            self.subscriptions[kind] = together(
-                tuple(filter(None, (tally.subscriptions.get(kind), keep)))
-            )
+        def with_trouble(take: Callable[[type[Event]], ev.Observer | None]) -> dict[Any, Any]:
+            found: dict[Any, Any] = {kind: take(kind) for kind in tally.subscriptions}
+            for kind in _TROUBLE:
+                found[kind] = together(tuple(filter(None, (found.get(kind), keep))))
+            return found
+
+        last: deque[Event] = deque(maxlen=UNCOUNTED)
+        self._uncounted = [last]
+        self._tally = tally
+        self._counting = with_trouble(tally.subscriptions.get)
+        self.subscriptions: dict[type[Event], ev.Observer] = with_trouble(lambda _: last.append)
+
+    renewed: Callable[[], object] | None = None
+    """Called when `subscriptions` have changed."""
+
+    def wake(self) -> None:
+        """Count from now on, and what was kept until now."""
+        try:
+            kept = self._uncounted.pop()  # by one thread only
+        except IndexError:
+            return
+        self.subscriptions.update(self._counting)
+        if self.renewed is not None:
+            self.renewed()
+        for event in list(kept):
+            self._tally(event)
 
     def __call__(self, event: Event) -> None:
         take = self.subscriptions.get(type(event))

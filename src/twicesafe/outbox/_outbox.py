@@ -25,10 +25,12 @@ from .._core.outbox_requests import (
     Added,
     Backlog,
     Depth,
+    ListRelays,
     OutboxRequest,
     ParkedLane,
     ParkedLanes,
     Prepare,
+    Relays,
     Reply,
     Unpark,
 )
@@ -178,6 +180,10 @@ class Outbox(_Outbox):
         """The number of pending messages, the age of the oldest, and what is parked."""
         return self._port.perform(Backlog())
 
+    def relays(self) -> Relays:
+        """The relays of the last day, how far behind each is, and what none of them publishes."""
+        return self._port.perform(ListRelays())
+
     def parked(self, limit: int = 100) -> list[ParkedLane]:
         """Lanes whose message was refused too often, the longest parked first."""
         return self._port.perform(ParkedLanes(_whole(limit)))
@@ -277,6 +283,10 @@ class AsyncOutbox(_Outbox):
     async def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""
         return await self._ask(Backlog())
+
+    async def relays(self) -> Relays:
+        """The relays of the last day, how far behind each is, and what none of them publishes."""
+        return await self._ask(ListRelays())
 
     async def parked(self, limit: int = 100) -> list[ParkedLane]:
         """Lanes whose message was refused too often, the longest parked first."""

@@ -86,7 +86,9 @@ class ReceiverBase:
 
         self._activity = Activity()
         self._tracer = events.tracer_of(observers)
-        return events.notifier([*observers, self._activity, heard])
+        notify: Any = events.notifier([*observers, self._activity, heard])
+        self._activity.renewed = notify.renew
+        return notify  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         """Where it is and what differs from the default. Scopes name tenants, so they are counted."""
@@ -269,16 +271,27 @@ class _Heard:
             breaker(event)
 
 
-def fallback_of(receiver: object, breaker: Breaker, open_it: Callable[[str], Any]) -> Any:
+def fallback_of(receiver: Any, breaker: Breaker, open_it: Callable[[str], Any]) -> Any:
     """The breaker's fallback store, opened if it is a URL."""
     if not isinstance(breaker, Breaker):
         raise ConfigurationError(f"breaker must be a Breaker(…), not {type(breaker).__name__}")
     given = breaker.fallback
     if given is None:
         return None
+    if given is receiver.store or _is_same_place(given, receiver.store.url):
+        raise ConfigurationError(
+            f"the fallback of the breaker is the store itself ({receiver.store.url}): it fails when the "
+            "store fails; name another store, or leave fallback out"
+        )
     store = open_it(given) if isinstance(given, str) else given
     check_store(receiver, store)
     return store
+
+
+def _is_same_place(given: Any, url: str) -> bool:
+    """Two stores in memory have the same URL, and are two places."""
+    other = mask(given) if isinstance(given, str) else getattr(given, "url", "")
+    return other == url and "memory:" not in url
 
 
 def value_or_raise(answer: Outcome[Any] | Raised) -> Outcome[Any]:

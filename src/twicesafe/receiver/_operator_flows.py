@@ -8,7 +8,7 @@ from .. import events
 from .._core import completing, operations
 from .._core.commands import Flow
 from .._core.encrypting import encrypted, encrypted_step
-from .._core.protocol import Forget, Release, Resolve
+from .._core.protocol import Discard, Forget, Release, Resolve
 from .._core.run_requests import FOREVER, Restart
 from .._core.run_state import checked_name
 from .._core.searching import Conditions, conditions
@@ -34,9 +34,17 @@ class OperatorFlows(ReceiverBase):
         if cache is not None:
             cache.drop(key.id)  # after the store's change, so nothing refills it
 
-    def _release(self, key: Key, by: str, why: str, force: bool, fence: int | None) -> Flow[None]:
+    def _release(
+        self,
+        key: Key,
+        by: str,
+        why: str,
+        force: bool,
+        fence: int | None,
+        unless_running: bool = False,
+    ) -> Flow[None]:
         retention = self._resolved.retention_ms
-        return self._operate(key, Release(key.id, by, why, retention, force, fence))
+        return self._operate(key, Release(key.id, by, why, retention, force, fence, unless_running))
 
     def _restart(self, key: Key, by: str, why: str, force: bool, fence: int | None) -> Flow[None]:
         return self._operate(key, Restart(key.id, by, why, FOREVER, force, fence))
@@ -69,15 +77,27 @@ class OperatorFlows(ReceiverBase):
         return bool(self.store.capabilities.steps)
 
     def _resolve(
-        self, key: Key, value: object, by: str, why: str, returns: Any, fence: int | None
+        self,
+        key: Key,
+        value: object,
+        by: str,
+        why: str,
+        returns: Any,
+        fence: int | None,
+        unless_running: bool = False,
     ) -> Flow[None]:
         payload = self._resolved.codec.encode(value, returns)
         payload = encrypted(self._resolved.cipher, key, State.COMPLETED, payload)
         retention = self._resolved.retention_ms
-        return self._operate(key, Resolve(key.id, by, why, retention, payload, fence))
+        ask = Resolve(key.id, by, why, retention, payload, fence, unless_running)
+        return self._operate(key, ask)
 
     def _forget(self, key: Key, by: str, why: str) -> Flow[None]:
         return self._operate(key, Forget(key.id, by, why, self._resolved.retention_ms))
+
+    def _discard(self, key: Key, by: str, why: str) -> Flow[None]:
+        """The dead letter of this key was removed."""
+        return operations.operate(key, Discard(key.id, by, why, self._resolved.retention_ms))
 
     def _tell_sample(self, stats: Stats) -> Stats:
         """Notify observers of what is in the store."""

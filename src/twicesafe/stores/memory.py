@@ -27,6 +27,7 @@ from .._core.protocol import (
     ClaimRequest,
     Complete,
     Count,
+    Discard,
     Filter,
     Forget,
     History,
@@ -149,6 +150,13 @@ class MemoryStore(MemoryRuns, Store):
     def raise_fences(self, ask: RaiseFences) -> Ack:
         self._floor = max(self._floor, ask.above)
         return Ack.OK
+
+    def discard(self, ask: Discard) -> Ack:
+        now = self._now()
+        ack, row = lifecycle.discard(self._rows.get(ask.id), ask, now)
+        if row is not None:
+            self._keep_trail(ask, now, row.state)
+        return ack
 
     def read(self, ask: Read) -> Row | None:
         row = self._rows.get(ask.id)

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from .._core.consuming.message import Message, Received
-from .._core.consuming.source import Found, Revoke, Terms
+from .._core.consuming.source import Found, Revoke, Standing, Terms
 from .._core.outbox_requests import Message as Outgoing
 
 __all__ = ["MemoryBroker", "MemorySource"]
@@ -128,6 +128,9 @@ class MemorySource:
 
     def check(self, terms: Terms) -> list[Found]:
         return []
+
+    def standing(self) -> Standing:
+        return Standing(len(self.broker.queues[self.name]))
 
     def scope(self, topic: str) -> tuple[str, ...]:
         return (self.name,)

@@ -52,6 +52,22 @@ class ReleasesWithoutATrace(Broken):
         return self._decide(ask)
 
 
+class ReleasesWhatWasRenewed(Misled):
+    """A fence alone does not tell: a renewal raises none."""
+
+    rejected_by = "test_a_decision_about_a_stuck_run_spares_one_that_was_renewed[release]"
+
+    def release(self, ask):
+        return self.right.perform(replace(ask, unless_running=False))
+
+
+class DiscardsWithoutATrace(Broken):
+    rejected_by = "test_a_discarded_dead_letter_is_only_in_the_audit_trail[parked]"
+
+    def discard(self, ask):
+        return self._decide(ask)
+
+
 class ReleasesWhatIsDone(Misled):
     """Without force."""
 

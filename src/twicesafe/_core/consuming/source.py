@@ -22,6 +22,8 @@ decided by `flow`.
 - Dead letters go through a publisher of the outbox: by default to `dead_url`, under `dead_topic`.
   `prepare_dead_letters` is called before the first one.
 - `check` compares the broker's settings with the consumer's (`Terms`) and returns what will go wrong.
+- `standing`, if a source has it, asks the broker how far behind the consumer is and who takes part. It
+  neither takes part itself nor takes a message; it creates nothing.
 - A source that `publishes` (Kafka with a transactional id) keeps what a handler publishes until its
   message is acknowledged, and commits both together (`PublishingSource`).
 - What a driver raises when its broker is away becomes `BrokerUnavailableError`. The flow then backs
@@ -39,7 +41,16 @@ from ..outbox_requests import Message as Outgoing
 from ..publisher import Publisher
 from .message import Message, Received
 
-__all__ = ["Found", "Publication", "PublishingSource", "Revoke", "Source", "Terms"]
+__all__ = [
+    "Found",
+    "Member",
+    "Publication",
+    "PublishingSource",
+    "Revoke",
+    "Source",
+    "Standing",
+    "Terms",
+]
 
 Revoke: TypeAlias = Callable[[frozenset[str]], None]
 """Called by a source, in any thread: these partitions are being taken away."""
@@ -66,6 +77,31 @@ class Found(msgspec.Struct, frozen=True):
 
     problem: str
     remedy: str
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One process that consumes, as its broker knows it."""
+
+    name: str
+    idle: float | None = None
+    """Seconds since the broker heard from it; None: the broker does not say."""
+    unsettled: int | None = None
+    """Messages that it has and did not acknowledge; None: the broker does not say."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How far behind a consumer is, as its broker knows it. None: the broker does not say."""
+
+    waiting: int | None
+    """Messages that were not delivered to it yet."""
+    unsettled: int | None = None
+    """Messages that were delivered and not acknowledged."""
+    count: int | None = None
+    """Processes that take part."""
+    members: tuple[Member, ...] = ()
+    """Those that the broker names."""
+    active: float | None = None
+    """Seconds since the last delivery."""
 
 
 class Source(Protocol):

@@ -34,7 +34,7 @@ __all__ = ["EtcdPrograms"]
 
 BELIEVED: Final = 10_000
 """Claims of this process that are remembered, so that their completion is one round trip."""
-OPERATORS: Final = frozenset({"release", "resolve", "forget"})
+OPERATORS: Final = frozenset({"release", "resolve", "forget", "discard"})
 OWNERS: Final = frozenset({"renew", "complete", "fail", "abandon"})
 RESTING: Final = (State.IN_PROGRESS, State.RELEASED, State.SUSPENDED)
 """States with an `l` key, while their `lease_until` lasts."""
@@ -134,7 +134,8 @@ class EtcdPrograms(RecordSearch):
         if before is not None and seen.row is not None:
             # What does not change keeps its lease, and the time that was written with it.
             if seen.lease and row.expires_at == before.expires_at:
-                least = now + ask.retention if ask.op in OPERATORS else 0
+                closes = ask.op in OPERATORS and ask.op != "discard"
+                least = now + ask.retention if closes else 0
                 row.expires_at, kept = max(seen.row.expires_at, least), 0
             if seen.alive and row.lease_until == before.lease_until:
                 row.lease_until = seen.row.lease_until

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ..._core.protocol import Ack, Fail, Forget, Release, Resolve, Verdict
 from ...errors import UsageError
 
-__all__ = ["ACKS", "MOVED", "fail_values", "fence_of", "milliseconds", "operator_text"]
+__all__ = ["ACKS", "MOVED", "fail_values", "fence_of", "milliseconds", "only_if", "operator_text"]
 
 ACKS: Final = (Ack.OK, Ack.LOST, Ack.MISSING, Ack.REFUSED)
 MOVED: Final = {2: Verdict.HELD, 3: Verdict.PARKED}
@@ -22,6 +22,11 @@ def milliseconds(duration: Any) -> int:
 
 def fence_of(ask: Release | Resolve | Forget) -> bytes:
     return b"" if ask.fence is None else b"%d" % ask.fence
+
+
+def only_if(ask: Release | Resolve) -> tuple[bytes, bytes]:
+    """The conditions of an operator's decision: the fence (empty: any), and that no worker runs it."""
+    return fence_of(ask), b"1" if ask.unless_running else b"0"
 
 
 def operator_text(text: str) -> bytes:

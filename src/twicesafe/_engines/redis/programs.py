@@ -18,6 +18,7 @@ from ..._core.protocol import (
     Claimed,
     ClaimRequest,
     Complete,
+    Discard,
     Fail,
     Forget,
     RaiseFences,
@@ -32,7 +33,7 @@ from ..._core.protocol import (
 from ..._values.records import Row
 from ...stores._base import Program
 from ..sql.commands import CAUSES, number_of, scope_text
-from .arguments import ACKS, MOVED, fail_values, fence_of, milliseconds, operator_text
+from .arguments import ACKS, MOVED, fail_values, fence_of, milliseconds, only_if, operator_text
 from .error_messages import MigratingError
 from .record_layout import row_of
 from .routing import ScriptCall
@@ -186,16 +187,19 @@ class RedisPrograms(RedisRuns):
         return ScriptCall(self.scripts.read, (self.key(ask.id),), ())
 
     def _release(self, ask: Release) -> ScriptCall:
-        return self._act(ask, fence_of(ask), b"1" if ask.force else b"0")
+        return self._act(ask, *only_if(ask), b"1" if ask.force else b"0")
 
     def _resolve(self, ask: Resolve) -> ScriptCall:
         result = () if ask.result is None else (ask.result,)
-        return self._act(ask, fence_of(ask), *result)
+        return self._act(ask, *only_if(ask), *result)
 
     def _forget(self, ask: Forget) -> ScriptCall:
         return self._act(ask, fence_of(ask))
 
-    def _act(self, ask: Release | Resolve | Forget, *more: bytes) -> ScriptCall:
+    def _discard(self, ask: Discard) -> ScriptCall:
+        return self._act(ask)
+
+    def _act(self, ask: Release | Resolve | Forget | Discard, *more: bytes) -> ScriptCall:
         return ScriptCall(
             getattr(self.scripts, ask.op),
             (self.key(ask.id), self.trail(ask.id)),
@@ -248,6 +252,7 @@ _ASKS: Final[dict[str, Any]] = {
     "release": RedisPrograms._release,
     "resolve": RedisPrograms._resolve,
     "forget": RedisPrograms._forget,
+    "discard": RedisPrograms._discard,
     "rewrite": RedisPrograms._rewrite,
     "adopt": RedisPrograms._adopt,
     "record_step": RedisRuns._record_step,
@@ -256,5 +261,5 @@ _ASKS: Final[dict[str, Any]] = {
 SIMPLE: Final = frozenset(_ASKS)
 """Requests that are one call."""
 
-ACTS: Final = frozenset({"release", "resolve", "forget"})
+ACTS: Final = frozenset({"release", "resolve", "forget", "discard"})
 """Of these, an operator's, the audit entry may follow in a second call."""

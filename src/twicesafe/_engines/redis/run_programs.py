@@ -26,7 +26,7 @@ from ...errors import ConfigurationError
 from ...stores._base import Program
 from ..sql.commands import CAUSES, scope_text
 from ..sql.step_rows import NUMBER_OF_KIND, NUMBER_OF_STATE
-from .arguments import ACKS, MOVED, fail_values, fence_of, milliseconds, operator_text
+from .arguments import ACKS, MOVED, fail_values, milliseconds, only_if, operator_text
 from .due_index import DueIndex
 from .record_layout import row_of
 from .routing import PlainCommand, ScriptCall
@@ -114,7 +114,7 @@ class RedisRuns(DueIndex):
     def restart(self, ask: Restart) -> Program[Ack]:
         text = operator_text(ask.by), operator_text(ask.why)
         force = b"1" if ask.force else b"0"
-        args = (*text, milliseconds(ask.retention), fence_of(ask), force, ask.op)
+        args = (*text, milliseconds(ask.retention), *only_if(ask), force, ask.op)
         record, run = self._run_keys(ask.id)
         reply = yield from self._indexed(
             ask.id,

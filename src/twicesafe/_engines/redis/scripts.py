@@ -25,6 +25,7 @@ SCRIPTS: Final = {
     "release": "allow-oom",
     "resolve": "allow-oom",
     "forget": "allow-oom",
+    "discard": "allow-oom",
     "rewrite": "allow-oom",
     "adopt": "",
     "audit": "allow-oom",
@@ -88,6 +89,7 @@ class Scripts:
     release: Script
     resolve: Script
     forget: Script
+    discard: Script
     rewrite: Script
     adopt: Script
     audit: Script

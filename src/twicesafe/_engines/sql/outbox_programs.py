@@ -15,6 +15,7 @@ are the programs for operators, and the port that runs them all.
 from __future__ import annotations
 
 import abc
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
@@ -22,8 +23,11 @@ from ..._core.outbox_requests import (
     Added,
     Backlog,
     Depth,
+    ListRelays,
     ParkedLane,
     ParkedLanes,
+    Relays,
+    RelayStanding,
     Unpark,
 )
 from ..._values.records import RETRY, SKIP, State, moment
@@ -66,6 +70,28 @@ class OutboxPrograms(RelayPrograms):
         there, age, aside, parked, lanes, resting, relays = (int(value or 0) for value in one[0])
         pending = there + aside - parked
         return Depth(pending, max(0, age) / 1000, parked, lanes, resting, relays)
+
+    def outbox_relays(self, ask: ListRelays) -> Program[Relays]:
+        t, now = self.t, (yield Query(f"SELECT {self.instant()}"))[0][0]
+        seen = yield Query(f"SELECT owner, seen_until, asleep FROM {t}_relays")
+        slots = yield Query(f"SELECT slot, owner FROM {t}_slots WHERE lease_until > {now:d}")
+        counted = yield Query(f"SELECT slot, count(*), min(created_at) FROM {t} GROUP BY slot")
+        owners = {slot: bytes(owner) for slot, owner in slots}
+        behind: dict[bytes, tuple[int, float]] = {}
+        for slot, count, oldest in counted:
+            pending, age = behind.get(owners.get(slot, b""), (0, 0.0))
+            age = max(age, (now - oldest) / 1000)
+            behind[owners.get(slot, b"")] = pending + int(count), age
+        held = Counter(owners.values())
+        found = [
+            RelayStanding(
+                bytes(owner).hex(), until > now, moment(until), bool(asleep), held[bytes(owner)],
+                *behind.get(bytes(owner), (0, 0.0)),
+            )
+            for owner, until, asleep in seen
+        ]  # fmt: skip
+        found.sort(key=lambda one: (not one.is_alive, -one.until.timestamp(), one.id))
+        return Relays(found, *behind.get(b"", (0, 0.0)))
 
     def outbox_parked(self, ask: ParkedLanes) -> Program[list[ParkedLane]]:
         one, args = ("", ()) if ask.lane is None else (" AND t.lane = ?", (ask.lane,))

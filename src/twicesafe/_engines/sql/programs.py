@@ -17,6 +17,7 @@ from ..._core.protocol import (
     Ack,
     Adopt,
     ClaimRequest,
+    Discard,
     Forget,
     History,
     RaiseFences,
@@ -52,7 +53,7 @@ __all__ = ["ACTS", "NOTHING_SWEPT", "READING", "SqlPrograms"]
 READING = frozenset({"read", "history", "survey", "browse", "count", "audit_log"})
 """Requests that write nothing."""
 
-ACTS = frozenset({"release", "resolve", "forget", "restart"})
+ACTS = frozenset({"release", "resolve", "forget", "discard", "restart"})
 """Requests of an operator. Each one is written to the audit trail, so it is never retried automatically.
 If an open transaction locks the record, the operator gets `Ack.LOCKED`."""
 
@@ -267,8 +268,9 @@ class SqlPrograms(SqlSearch):
         else:
             answer, after = getattr(lifecycle, ask.op)(row, ask, now)
         if after is not None:
-            yield from self.save(after, new=row is None)
-            if isinstance(ask, (Release, Resolve, Forget)):
+            if after is not row:
+                yield from self.save(after, new=row is None)
+            if isinstance(ask, (Release, Resolve, Forget, Discard)):
                 assert row is not None
                 yield from self.write_trail(ask, row, now)
         return answer

@@ -22,6 +22,7 @@ from ..._core.protocol import (
     Claimed,
     ClaimRequest,
     Complete,
+    Discard,
     Fail,
     Forget,
     History,
@@ -39,6 +40,9 @@ from .lease_watch import LeaseWatch
 from .record import Believed, Refused, Versioned, audited, entries_of
 
 __all__ = ["VersionedPrograms"]
+
+OPERATORS: Final = (Release, Resolve, Forget, Discard)
+"""Each of these is in the audit trail, so it is never sent twice."""
 
 TRIES: Final = 30
 """Each refused try means that another worker wrote this record meanwhile."""
@@ -93,7 +97,7 @@ class VersionedPrograms(ABC):
             answer, after = self.decide(ask, found)
             if after is None:
                 return answer
-            once = isinstance(ask, Release | Resolve | Forget)
+            once = isinstance(ask, OPERATORS)
             refused = yield from self.write(after, found, once)
             if refused is not None:
                 found = refused.found
@@ -125,7 +129,11 @@ class VersionedPrograms(ABC):
                 # the record may be one that the network delivered late, after its successor was deleted.
                 answer.fence = after.fence = max(after.fence, now * 1000)
         else:
+            if found is not None and getattr(ask, "unless_running", False):
+                row = self._leases.judged(found, now)
             answer, after = getattr(lifecycle, ask.op)(row, ask, now)
+            if isinstance(ask, Discard) and found is not None:
+                lease = found.lease
             if isinstance(ask, Renew) and after is not None:
                 lease = max(ask.lease, after.lease_until - now)
             elif isinstance(ask, Adopt) and after is not None:
@@ -133,8 +141,8 @@ class VersionedPrograms(ABC):
         if after is None:
             return answer, None
         trail = [] if found is None else found.audit
-        if found is not None and isinstance(ask, Release | Resolve | Forget):
-            trail = audited(found, ask, after.changed_at)
+        if found is not None and isinstance(ask, OPERATORS):
+            trail = audited(found, ask, now if after is row else after.changed_at)
         revision = 1 if found is None else found.revision + 1
         running = after.state is State.IN_PROGRESS
         return answer, Versioned(after, revision, lease if running else 0, trail)
@@ -180,7 +188,7 @@ class VersionedPrograms(ABC):
         found = yield from self.load(ask.id)
         return (yield from self.settle(ask, found))  # type: ignore[no-any-return]
 
-    abandon = release = resolve = forget = rewrite = adopt = _read_and_settle
+    abandon = release = resolve = forget = discard = rewrite = adopt = _read_and_settle
 
     def raise_fences(self, ask: RaiseFences) -> Program[Ack]:
         """The fence of a new record is the time."""

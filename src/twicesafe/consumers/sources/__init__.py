@@ -16,10 +16,21 @@ import importlib
 from typing import Final
 
 from ..._core.consuming.message import Message, Received
-from ..._core.consuming.source import Found, Revoke, Source, Terms
+from ..._core.consuming.source import Found, Member, Revoke, Source, Standing, Terms
 from ...stores._urls import target_of
 
-__all__ = ["SCHEMES", "Found", "Message", "Received", "Revoke", "Source", "Terms", "open_source"]
+__all__ = [
+    "SCHEMES",
+    "Found",
+    "Member",
+    "Message",
+    "Received",
+    "Revoke",
+    "Source",
+    "Standing",
+    "Terms",
+    "open_source",
+]
 
 SCHEMES: Final[dict[str, str]] = {
     "kafka": "twicesafe.consumers.sources.kafka:KafkaSource",

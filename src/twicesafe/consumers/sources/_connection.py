@@ -81,6 +81,21 @@ class ConnectionSource(abc.ABC):
                 f"{self.broker} could not {doing}: {_said(error)}", blames="none"
             ) from error
 
+    @contextlib.asynccontextmanager
+    async def _looking(self, connection: Any) -> AsyncIterator[None]:
+        """On a connection of its own, which takes no part in consuming: it is closed at the end."""
+        lost: tuple[type[Exception], ...] = (OSError, *self._lost())
+        try:
+            async with asyncio.timeout(self._timeout):
+                yield
+        except lost as error:
+            raise BrokerUnavailableError(
+                f"{self.broker} could not be asked: {_said(error)}", blames="none"
+            ) from error
+        finally:
+            with contextlib.suppress(Exception):  # it may never have been open
+                await self._disconnect(connection)
+
     async def _connected(self) -> Any:
         async with self._connecting:  # a fetch and another call may both find it closed
             if self._connection is not None and not self._is_open():

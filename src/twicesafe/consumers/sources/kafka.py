@@ -31,7 +31,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 from ..._core.consuming.message import Message, Received
-from ..._core.consuming.source import Found, Publication, Revoke, Terms
+from ..._core.consuming.source import Found, Publication, Revoke, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import ConfigurationError
@@ -49,6 +49,7 @@ from ._kafka_settings import (
     longest_wait,
     producer_settings,
 )
+from ._kafka_standing import group_standing
 from ._kafka_transactions import TransactionalMember
 
 __all__ = ["KafkaSource"]
@@ -150,6 +151,9 @@ class KafkaSource:
             self._processed.prepare(self._topics)
             found += check_log(self._connection(), self._processed.topic, terms, ADMIN)
         return found
+
+    def standing(self) -> Standing:
+        return group_standing(self._connection(), self.name, self._topics, ADMIN)
 
     def scope(self, topic: str) -> tuple[str, ...]:
         return (self.name, topic)

@@ -26,12 +26,13 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import msgspec
 
 from ..._core.consuming.message import Received
-from ..._core.consuming.source import Found, Terms
+from ..._core.consuming.source import Found, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
@@ -317,6 +318,21 @@ class JetStreamSource(ConnectionSource):
             except NotFoundError:
                 subjects = [f"dead.{self._stream}.>"]
                 await jetstream.add_stream(StreamConfig(name=name, subjects=subjects))
+
+    async def standing(self) -> Standing:
+        """JetStream knows the durable, not the processes that pull from it."""
+        from nats.aio.client import Client
+
+        client = Client()
+        async with self._looking(client):
+            await client.connect(
+                self._url, allow_reconnect=False, max_reconnect_attempts=1, error_cb=_quiet
+            )
+            jetstream = client.jetstream(timeout=self._timeout)
+            found = await jetstream.consumer_info(self._stream, self._durable)
+        active = getattr(found.delivered, "last_active", None)
+        since = None if active is None else (datetime.now(UTC) - active).total_seconds()
+        return Standing(found.num_pending, found.num_ack_pending, active=since)
 
     async def check(self, terms: Terms) -> list[Found]:
         async with self._reached("check") as client:

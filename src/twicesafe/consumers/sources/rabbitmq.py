@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from ..._core.consuming.message import Received
-from ..._core.consuming.source import Found, Terms
+from ..._core.consuming.source import Found, Standing, Terms
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers._urls import driver_url
@@ -206,6 +206,18 @@ class RabbitSource(ConnectionSource):
                 async with connection.channel() as channel:
                     arguments = {"x-queue-type": "classic"}
                     await channel.declare_queue(name, durable=True, arguments=arguments)
+
+    async def standing(self) -> Standing:
+        """RabbitMQ tells how many messages are ready and how many consumers it pushes to, not whose they are."""
+        import aio_pika
+
+        connection = aio_pika.Connection(aio_pika.connection.make_url(self._url))
+        async with self._looking(connection):
+            await connection.connect(self._timeout)
+            async with connection.channel() as channel:
+                queue = await channel.declare_queue(self._queue, passive=True)
+        found = queue.declaration_result
+        return Standing(found.message_count, count=found.consumer_count)
 
     async def check(self, terms: Terms) -> list[Found]:
         async with self._reached("check") as connection:

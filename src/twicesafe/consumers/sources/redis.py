@@ -34,13 +34,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
 from ..._core.consuming.message import Received
-from ..._core.consuming.source import Found, Terms
+from ..._core.consuming.source import Found, Member, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers._urls import driver_url
 from ._connection import ConnectionSource, named, with_query
-from ._redis_entries import ACKNOWLEDGE, EXTEND, FORGET, RETURN, message_of
+from ._redis_entries import ACKNOWLEDGE, EXTEND, FORGET, RETURN, RETURNED, message_of
 
 __all__ = ["RedisStreamSource"]
 
@@ -115,16 +115,8 @@ class RedisStreamSource(ConnectionSource):
 
     async def _connect(self) -> None:
         import redis
-        from redis.asyncio import Redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
 
-        client = self._connection = Redis.from_url(
-            self._url,
-            socket_timeout=self._timeout,
-            socket_connect_timeout=self._timeout,
-            retry=Retry(NoBackoff(), 0),  # a repeated XREADGROUP would hide that a reply was lost
-        )
+        client = self._connection = self._client()
         try:
             await client.xgroup_create(self._stream, self._group, self._start, mkstream=True)
         except redis.ResponseError as error:
@@ -133,6 +125,18 @@ class RedisStreamSource(ConnectionSource):
         self._start = "0"
         self._unsure = True
         await self._run(client, FORGET, self._group, "", FORGET_AFTER * 1000)
+
+    def _client(self) -> Any:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        return Redis.from_url(
+            self._url,
+            socket_timeout=self._timeout,
+            socket_connect_timeout=self._timeout,
+            retry=Retry(NoBackoff(), 0),  # a repeated XREADGROUP would hide that a reply was lost
+        )
 
     def _is_open(self) -> bool:
         return True  # redis-py replaces its connections; after an error we drop them all
@@ -300,6 +304,19 @@ class RedisStreamSource(ConnectionSource):
 
     async def prepare_dead_letters(self) -> None:
         """XADD creates the stream."""
+
+    async def standing(self) -> Standing:
+        client = self._client()
+        async with self._looking(client):
+            groups = await client.xinfo_groups(self._stream)
+            consumers = await client.xinfo_consumers(self._stream, self._group)
+        (group,) = (one for one in groups if one["name"] == self._group.encode())
+        members = [
+            Member(one["name"].decode(errors="replace"), one["idle"] / 1000, one["pending"])
+            for one in consumers
+            if one["name"] != RETURNED.encode()
+        ]
+        return Standing(group.get("lag"), group["pending"], len(members), tuple(members))
 
     async def check(self, terms: Terms) -> list[Found]:
         async with self._reached("check") as client:

@@ -15,7 +15,8 @@ The statements go through Django's own connection, in your thread and your `atom
 of failed attempts must survive a rollback of your block, so it is written on a separate connection,
 opened for that moment. You can open both at the top of a module: they connect at the first use.
 
-    apps, models   the app, and a read-only model of the records
+    apps, models   the app, and read-only models of the records and the outbox
+    admin          shows them, and changes nothing
     migrations     create the same tables as ``twicesafe migrate``, or keep existing ones
     tables         how the migrations do that
     opening        from DATABASES to a store URL

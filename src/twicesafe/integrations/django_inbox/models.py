@@ -1,4 +1,4 @@
-"""Records as a read-only model: the tables belong to twicesafe, and only twicesafe writes to them."""
+"""Records and outbox messages as read-only models: the tables belong to twicesafe, and only twicesafe writes to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db import models
 
 from ..._values.records import moment
 
-__all__ = ["Record"]
+__all__ = ["OutboxMessage", "Record"]
 
 
 class IdentityField(models.BinaryField):  # type: ignore[misc]
@@ -52,3 +52,25 @@ class Record(models.Model):  # type: ignore[misc]
             self.id.bytes if isinstance(self.id, UUID) else bytes(self.id)
         )  # on PostgreSQL a UUID
         return kept[:4].hex()
+
+
+class OutboxMessage(models.Model):  # type: ignore[misc]
+    """A message that waits for a relay. Its columns have the names of Debezium's outbox."""
+
+    n: Any = models.BigIntegerField(primary_key=True)
+    created_at: Any = models.BigIntegerField()
+    slot: Any = models.SmallIntegerField()
+    id: Any = models.CharField(max_length=255)
+    """What consumers deduplicate by."""
+    aggregatetype: Any = models.CharField(max_length=255)
+    """The topic."""
+    aggregateid: Any = models.CharField(max_length=255, null=True)
+    """The ordering key."""
+    type: Any = models.CharField(max_length=255)
+
+    class Meta:
+        managed = False
+        db_table = "twicesafe_outbox"
+
+    def __str__(self) -> str:
+        return str(self.n)

@@ -11,6 +11,7 @@ from ..._core.protocol import (
     Claimed,
     ClaimRequest,
     Complete,
+    Discard,
     Fail,
     Forget,
     Read,
@@ -36,6 +37,7 @@ __all__ = [
     "C",
     "Mine",
     "claim",
+    "discard",
     "forget",
     "reach",
     "read",
@@ -124,9 +126,14 @@ def read(key: Key = KEY) -> Read:
 
 
 def release(
-    key: Key = KEY, *, force: bool = False, retention: int = HOUR, fence: int | None = None
+    key: Key = KEY,
+    *,
+    force: bool = False,
+    retention: int = HOUR,
+    fence: int | None = None,
+    unless_running: bool = False,
 ) -> Release:
-    return Release(key.id, "ann", "ticket 7", retention, force, fence)
+    return Release(key.id, "ann", "ticket 7", retention, force, fence, unless_running)
 
 
 def resolve(
@@ -134,8 +141,9 @@ def resolve(
     result: bytes | None = b"by hand",
     retention: int = HOUR,
     fence: int | None = None,
+    unless_running: bool = False,
 ) -> Resolve:
-    return Resolve(key.id, "ben", "asked the bank", retention, result, fence)
+    return Resolve(key.id, "ben", "asked the bank", retention, result, fence, unless_running)
 
 
 def rewrite(
@@ -146,6 +154,10 @@ def rewrite(
 
 def forget(key: Key = KEY, *, retention: int = HOUR, fence: int | None = None) -> Forget:
     return Forget(key.id, "cat", "erasure request", retention, fence)
+
+
+def discard(key: Key = KEY) -> Discard:
+    return Discard(key.id, "dan", "a test message", HOUR)
 
 
 # --- short scripts that longer ones begin with -----------------------------------------------

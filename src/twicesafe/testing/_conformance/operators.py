@@ -20,6 +20,7 @@ from .asking import (
     B,
     C,
     claim,
+    discard,
     forget,
     reach,
     read,
@@ -33,7 +34,12 @@ from .rules import Rules, rule
 
 __all__ = ["OperatorRules"]
 
-ACTS: Final[dict[str, Any]] = {"release": release, "resolve": resolve, "forget": forget}
+ACTS: Final[dict[str, Any]] = {
+    "release": release,
+    "resolve": resolve,
+    "forget": forget,
+    "discard": discard,
+}
 CLOSING: Final[dict[str, tuple[State, Any]]] = {
     "forget completed": (State.COMPLETED, forget),
     "forget failed": (State.FAILED, forget),
@@ -108,6 +114,25 @@ class OperatorRules(Rules):
     def test_a_decision_about_the_present_run_counts(self, case: Any) -> Script[None]:
         mine = yield from reach(State.HELD)
         assert (yield case(fence=mine.fence)) is Ack.OK
+        assert (yield mine.complete(b"late")) is Ack.LOST
+
+    @rule("P7", cases={"release": release, "resolve": resolve})
+    def test_a_decision_about_a_stuck_run_spares_one_that_was_renewed(
+        self, case: Any
+    ) -> Script[None]:
+        """An operator lists a stuck key; its worker renews before the decision. No fence tells."""
+        mine = yield from won(A, lease=self.tick)
+        yield Advance(self.tick)
+        assert (yield mine.renew(HOUR)) is Ack.OK
+        yield from unchanged(case(fence=mine.fence, unless_running=True), Ack.LOST)
+        assert (yield History(KEY.id)) == []
+        assert (yield mine.complete(b"done")) is Ack.OK
+
+    @rule(cases={"release": release, "resolve": resolve})
+    def test_a_decision_about_a_stuck_run_counts(self, case: Any) -> Script[None]:
+        mine = yield from won(A, lease=self.tick)
+        yield Advance(self.tick)
+        assert (yield case(fence=mine.fence, unless_running=True)) is Ack.OK
         assert (yield mine.complete(b"late")) is Ack.LOST
 
     @rule()
@@ -188,6 +213,20 @@ class OperatorRules(Rules):
         assert row.expires_at == before.expires_at > row.changed_at
         yield Advance(self.tick)
         assert (yield claim(B)).verdict in (Verdict.REPLAY, Verdict.FORGOTTEN)
+
+    # -- discard ------------------------------------------------------------------------------
+
+    @rule(cases={s.value: s for s in STATES})
+    def test_a_discarded_dead_letter_is_only_in_the_audit_trail(self, case: State) -> Script[None]:
+        mine = yield from reach(case)
+        acts = len((yield History(KEY.id)))
+        yield from unchanged(discard(), Ack.OK)
+        *_, entry = trail = yield History(KEY.id)
+        assert len(trail) == acts + 1
+        assert (entry.action, entry.by, entry.why) == ("discard", "dan", "a test message")
+        assert (entry.state_before, entry.id) == (case, KEY.id)
+        if case is State.IN_PROGRESS:
+            assert (yield mine.complete(b"x")) is Ack.OK
 
     # -- what is not there --------------------------------------------------------------------
 

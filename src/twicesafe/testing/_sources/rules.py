@@ -40,6 +40,26 @@ class SettlingRules(SourceBench):
             assert got.message.key is None
             member.acknowledge([got.receipt])
 
+    # -- how far behind it is ---------------------------------------------------------------------
+
+    def test_standing_counts_what_waits_and_takes_nothing(self) -> None:
+        with self.member() as member:
+            if not hasattr(member.source, "standing"):
+                pytest.skip("this source does not say how far behind it is")
+            (first,) = self.send()  # the broker knows the consumer once it has settled something
+            (got,) = self.gather(member, first.id).values()
+            member.acknowledge([got.receipt])
+        sent = self.send(3)
+        with self.member() as asking:
+            until = time.monotonic() + self.seconds
+            while (found := asking.standing()).waiting != len(sent):
+                assert time.monotonic() < until, f"three messages wait, and the broker says {found}"
+                time.sleep(0.05)
+        with self.member() as member:
+            again = self.gather(member, *(one.id for one in sent)).values()
+            assert {one.message.deliveries for one in again} <= {1, None}
+            member.acknowledge([one.receipt for one in again])
+
     # -- fetching -----------------------------------------------------------------------------------
 
     def test_fetch_returns_none_when_nothing_comes(self) -> None:

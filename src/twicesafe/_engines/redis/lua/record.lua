@@ -128,6 +128,12 @@ local function owns(row, owner, fence)
   return row.owner == owner and row.fence == fence
 end
 
+-- An operator's decision is about an earlier run, or about a stuck one that goes on.
+local function moved_on(row, fence, unless_running)
+  return fence ~= '' and row.fence ~= tonumber(fence)
+    or unless_running == '1' and row.state == IN_PROGRESS and row.lease > now
+end
+
 local function write_audit(key, at, action, by, why, before, retention)
   redis.call('RPUSH', key, cmsgpack.pack({at, action, by, why, before}))
   redis.call('LTRIM', key, -AUDIT_MOST, -1)

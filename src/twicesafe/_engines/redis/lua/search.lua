@@ -5,12 +5,14 @@
 -- what = 'survey': → {now, cursor, elsewhere, records in each of 16 states, stuck, oldest work in progress or -1}
 -- `elsewhere`: ids that this node listed but could not read, because their slot moves; the caller asks for them.
 --
--- Most records do not match, so a condition looks at as little as it can: the value ends within the first 308 bytes.
-local HEAD = 319
+-- Most records do not match, so a condition looks at as little as it can. A state is in the first byte, and Lua
+-- keeps no copy of a single byte. All times are in the first 35 bytes, and the value ends within the first 308.
 local before, what, want, first_bytes = tonumber(ARGV[4]), ARGV[5], cmsgpack.unpack(ARGV[6]), ARGV[7]
 local elsewhere, found, matched = {}, {}, 0
 local counts, stuck, oldest = {}, 0, -1
 for state = 1, 16 do counts[state] = 0 end
+local HEAD = (want.value or want.scope) and 319 or 34
+local few = want.states or want.stuck and '1' -- the states that are looked for
 local byte, sub, unpack_, floor, pcall_ = string.byte, string.sub, struct.unpack, math.floor, redis.pcall
 
 -- Times of a record, from its head: created, changed, end of the lease, end of retention; and where its owner begins.
@@ -38,11 +40,17 @@ local function starts(text, prefix, at)
   return sub(text, at, at + #prefix - 1) == prefix
 end
 
+local function in_scope(key, text, flags, from)
+  if bit.band(flags, SCOPE) == 0 then return false end
+  if #text < from + #want.scope - 1 then text = redis.call('GET', key) end
+  return text and starts(text, want.scope, from)
+end
+
 local function matches(key, text)
   local first, flags = byte(text, 1, 2)
   local version, state = floor(first / 16), first % 16
   if version ~= 1 and version ~= 2 then error({err = 'VERSION the record has layout ' .. version}) end
-  if want.states and byte(want.states, state + 1) ~= 49 then return end
+  if few and byte(few, state + 1) ~= 49 then return end
   if want.stuck and state ~= IN_PROGRESS then return end
   if want.cause and flags % 8 ~= want.cause then return end
   local compact = version == 2
@@ -53,14 +61,11 @@ local function matches(key, text)
   if want.before and changed >= want.before then return end
   if want.newer and created < want.newer then return end
   if want.older and created > want.older then return end
-  local place = value_place(text, compact, at)
-  local length = byte(text, place)
-  if want.value and not (length == #want.value and starts(text, want.value, place + 1)) then return end
-  if want.scope then
-    if bit.band(flags, SCOPE) == 0 then return end
-    local from = place + length + 3
-    if #text < from + #want.scope - 1 then text = redis.call('GET', key) end
-    if not text or not starts(text, want.scope, from) then return end
+  if want.value or want.scope then
+    local place = value_place(text, compact, at)
+    local length = byte(text, place)
+    if want.value and not (length == #want.value and starts(text, want.value, place + 1)) then return end
+    if want.scope and not in_scope(key, text, flags, place + length + 3) then return end
   end
   if want.error then
     if flags < ERROR then return end
@@ -71,6 +76,7 @@ local function matches(key, text)
 end
 
 local function right_id(key)
+  if first_bytes == '' and not want.half then return true end
   local last = before + #first_bytes
   return sub(key, before + 1, last) == first_bytes
     and (not want.half or floor(byte(key, last + 1) / 16) == want.half)
@@ -79,7 +85,10 @@ end
 local page = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[1], 'COUNT', ARGV[3])
 for _, key in ipairs(page[2]) do
   if #key == before + 33 and right_id(key) then
-    local text = pcall_('GETRANGE', key, 0, HEAD)
+    local text = pcall_('GETRANGE', key, '0', few and '0' or HEAD)
+    if few and type(text) == 'string' and text ~= '' then
+      text = byte(few, byte(text) % 16 + 1) == 49 and pcall_('GETRANGE', key, '0', HEAD) or ''
+    end
     if type(text) ~= 'string' then
       elsewhere[#elsewhere + 1] = sub(key, before + 1, before + 32)
     elseif text ~= '' then
