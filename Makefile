@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-COMMANDS := demo check test lint format bench prove docs lock servers kafka mongodb release release-check clean help
+COMMANDS := demo check test lint format bench prove docs lock servers kafka mariadb mongodb release release-check clean help
 .PHONY: $(COMMANDS)
 
 $(COMMANDS):

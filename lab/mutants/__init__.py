@@ -15,6 +15,7 @@ for the first seed that breaks an invariant. A mutant that survives 5,000 schedu
     relay_publishing    the relay: which messages are published when, and what their answers cause
     consuming           the consumers: what is started, counted, recorded, acknowledged, dead-lettered
     durable_steps       durable functions: steps, suspensions, signals, the completer, undoing
+    regions             regions: copies, who may start, what is in doubt, how epochs change
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from . import (
     durable_steps,
     inbox_failures,
     inbox_transactions,
+    regions,
     relay_publishing,
     relay_slots,
     retention,
@@ -46,4 +48,11 @@ __all__ = [
     "inbox_transactions",
     "mutated",
 ]
-__all__ += ["relay_publishing", "relay_slots", "retention", "worker_flow", "write_access"]
+__all__ += [
+    "regions",
+    "relay_publishing",
+    "relay_slots",
+    "retention",
+    "worker_flow",
+    "write_access",
+]

@@ -24,12 +24,11 @@ import hmac
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, Self
-from urllib.parse import parse_qsl
 
 from ._values.cipher import MARK, Cipher, is_encrypted
 from ._values.drivers import driver
+from ._values.key_text import KeySource
 from ._values.settings import expect
 from .errors import ConfigurationError, CorruptRecordError, ResultUnavailableError, UsageError
 
@@ -101,15 +100,9 @@ class KeyRing:
         Its text has one ``id:key`` per line (or separated by commas), the key in Base64; the first one
         encrypts. ``file:/path?plaintext=read`` is `plaintext`.
         """
-        place, _, query = source.partition("?")
-        kind, _, name = place.partition(":")
-        options = dict(parse_qsl(query, keep_blank_values=True))
-        plaintext: Any = options.pop("plaintext", "refuse")
-        if kind not in ("env", "file") or not name or options:
-            raise ConfigurationError(
-                "encryption must be env:NAME or file:/path, optionally with ?plaintext=read"
-            )
-        return cls(_parsed(_text(kind, name), place), plaintext=plaintext)
+        found = KeySource.of(source, ("plaintext",), "encryption")
+        plaintext: Any = found.options.get("plaintext", "refuse")
+        return cls(_parsed(found), plaintext=plaintext)
 
     @classmethod
     def from_callable(
@@ -217,35 +210,18 @@ def _checked_key(id_: str, key: object) -> bytes:
     return key
 
 
-def _text(kind: str, name: str) -> str:
-    if kind == "env":
-        found = os.environ.get(name)
-        if not found:
-            raise ConfigurationError(f"the variable {name} for the key ring is not set")
-        return found
-    try:
-        return Path(name).read_text("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-        raise ConfigurationError(f"the key ring file {name} cannot be read: {why}") from None
-
-
-def _parsed(text: str, place: str) -> dict[str, bytes]:
-    """The keys in this text. An error never shows it."""
+def _parsed(source: KeySource) -> dict[str, bytes]:
+    """The keys of this source. An error never shows them."""
     keys: dict[str, bytes] = {}
-    lines = [line.partition("#")[0].strip() for line in text.replace(",", "\n").splitlines()]
-    for number, line in enumerate(filter(None, lines), 1):
-        id_, colon, key = line.partition(":")
-        if not colon or _ID.fullmatch(id_) is None or id_ in keys:
+    for number, id_, key in source.entries("the key ring"):
+        if _ID.fullmatch(id_) is None:
             raise ConfigurationError(
-                f"entry {number} of the key ring in {place} must be id:key, with a unique id"
+                f"entry {number} of the key ring in {source.place} must be id:key, with a unique id"
             )
         try:
             keys[id_] = _checked_key(id_, base64.b64decode(key, validate=True))
         except binascii.Error:
             raise ConfigurationError(
-                f"the key {id_!r} of the key ring in {place} is not Base64"
+                f"the key {id_!r} of the key ring in {source.place} is not Base64"
             ) from None
-    if not keys:
-        raise ConfigurationError(f"the key ring in {place} is empty")
     return keys

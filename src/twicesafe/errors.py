@@ -17,6 +17,7 @@
     ├── LeaseLostError              another worker owns the key now; nothing was recorded
     ├── StoreError
     │   ├── StoreUnavailableError   retry later (503)
+    │   ├── NotHomeError            another region serves the key; send it there (503)
     │   ├── SchemaVersionError      the database was written by another version
     │   └── CorruptRecordError      a stored record cannot be read; the handler is not re-run
     ├── ResultError                 the work is done, but its result cannot be returned
@@ -59,6 +60,7 @@ __all__ = [
     "InvalidKeyError",
     "LeaseLostError",
     "MissingKeyError",
+    "NotHomeError",
     "NotStorableError",
     "ParkedError",
     "RememberedFailureError",
@@ -264,6 +266,12 @@ class StoreUnavailableError(StoreError):
     retryable = True
     asked = True
     """False: a circuit breaker did not even ask it."""
+
+
+class NotHomeError(StoreError):
+    """This region does not serve the key, or cannot confirm that it does. The handler was not started."""
+
+    retryable = True
 
 
 class SchemaVersionError(StoreError):

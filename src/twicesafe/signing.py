@@ -29,9 +29,10 @@ import hmac
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, Self, TypeAlias
 
 from ._values.drivers import driver
+from ._values.key_text import KeySource
 from ._values.settings import Duration, expect, seconds
 from ._values.signed_key import SIGNATURE_HEADER, SignatureCheck, SignedKey
 from .errors import ConfigurationError, UntrustedKeyError, UsageError
@@ -122,6 +123,22 @@ class KeyVerifier:
         expect(self._leeway >= 0, "leeway", leeway, "use 0 or more seconds")
         self._clock = clock
 
+    @classmethod
+    def load(cls, source: str) -> Self:
+        """The verifier in a file (``file:/path?audience=payments``) or in a variable (``env:NAME?audience=…``).
+
+        Its text has one ``id:algorithm:key`` per line (or separated by commas), the key in Base64: the secret of
+        ``hs3``, or the raw public key of ``mldsa44`` and ``mldsa65``. ``&leeway=30`` is `leeway`. It is read once.
+        """
+        found = KeySource.of(source, ("audience", "leeway"), "signatures")
+        expect("audience" in found.options, "signatures", found.place, "add ?audience=… to it")
+        keys = {
+            id_: _loaded(number, id_, key, found.place)
+            for number, id_, key in found.entries("the signing keys")
+        }
+        audience, leeway = found.options["audience"], found.options.get("leeway", "30")
+        return cls(keys, audience=audience, leeway=leeway)
+
     def verify(self, key: str, signature: str) -> None:
         """Return if a trusted party signed this key; otherwise raise `UntrustedKeyError`. No store is asked."""
         parts = signature.split(".") if len(signature) <= _LONGEST else []
@@ -149,6 +166,30 @@ class KeyVerifier:
         raise UsageError(
             "a KeyVerifier is not pickled, because it would write its keys: make one in each process"
         )
+
+
+def _loaded(number: int, id_: str, text: str, place: str) -> SecretOrKey:
+    """A key as text. An error never shows it."""
+    algorithm, _, written = text.partition(":")
+    wrong = ConfigurationError(
+        f"entry {number} of the signing keys in {place} must be id:hs3:…, id:mldsa44:… or id:mldsa65:…, with the "
+        "secret or the public key in Base64"
+    )
+    try:
+        key = base64.b64decode(written, validate=True)
+    except binascii.Error:
+        raise wrong from None
+    if algorithm == HMAC_SHA3:
+        return key
+    name = next((name for name, known in ML_DSA.items() if known == algorithm), None)
+    if name is None:
+        raise wrong
+    with driver("cryptography"):
+        from cryptography.hazmat.primitives.asymmetric import mldsa
+    try:
+        return getattr(mldsa, f"{name}PublicKey").from_public_bytes(key)
+    except ValueError:
+        raise wrong from None
 
 
 def _covered(algorithm: str, id_: str, end: str, audience: str, key: str) -> bytes:

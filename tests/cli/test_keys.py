@@ -472,3 +472,27 @@ def test_a_script_is_not_asked(line: Line, receiver: Receiver, monkeypatch: pyte
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     ran = line("keys", "release", "tx-1", *ACT, "--force")
     assert (ran.status, ran.err) == (0, "")
+
+
+def test_an_archived_answer_is_found_in_its_archive(line: Line, receiver: Receiver, tmp_path: Path):
+    receiver.process("tx-1", lambda: "secret answer")
+    place = str(tmp_path / "archive")
+    shown = line("keys", "show", "tx-1", "--archive", place, "--json").data
+    assert shown["state"] == "completed"
+    assert "archive" not in shown
+    done = line("keys", "archive", place, "--older-than", "0", "--json")
+    assert done.data == {"archived": 1, "changed": 0, "after": ""}
+    assert line("keys", "show", "tx-1", "--json").data["state"] == "forgotten"
+
+    found = line("keys", "show", "tx-1", "--archive", place)
+    assert "tx-1" in found.out
+    assert "completed" in found.out
+    assert "archived in day=" in found.out
+    assert "secret answer" not in found.out
+    digits = receiver.key("tx-1").id.hex()[:12]
+    shown = line("keys", "show", "--id", digits, "--archive", place, "--json").data
+    assert (shown["key"], shown["state"]) == ("tx-1", "completed")
+    assert shown["archive"].startswith("day=")
+    nowhere = line("keys", "show", "tx-9", "--archive", place)
+    assert nowhere.status != 0
+    assert "no record" in nowhere.err

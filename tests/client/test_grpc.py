@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,8 +13,14 @@ import grpc.aio
 import pytest
 
 from twicesafe import ConfigurationError, Receiver
-from twicesafe.client.grpc import KeyInterceptor, async_interceptors
+from twicesafe.client.grpc import (
+    AsyncSignedKeysRequired,
+    KeyInterceptor,
+    SignedKeysRequired,
+    async_interceptors,
+)
 from twicesafe.propagation import extract, inject
+from twicesafe.signing import KeySigner, KeyVerifier
 
 CHARGE = "/shop.Bank/Charge"
 LIST = "/shop.Bank/List"
@@ -22,7 +29,7 @@ LIST = "/shop.Bank/List"
 class Bank:
     """A service that is unavailable as often as the test asks, after its work is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, *interceptors: Any) -> None:
         self.keys: list[str | None] = []
         self.effects: list[bytes] = []
         self.failures = 0
@@ -32,7 +39,7 @@ class Bank:
             "Charge": grpc.unary_unary_rpc_method_handler(self.charge),
             "List": grpc.unary_stream_rpc_method_handler(self.list),
         }
-        self.server = grpc.server(ThreadPoolExecutor(4))
+        self.server = grpc.server(ThreadPoolExecutor(4), interceptors=interceptors)
         self.server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("shop.Bank", handlers),)
         )
@@ -152,3 +159,82 @@ def test_other_metadata_and_other_methods_are_left_alone(bank: Bank):
 def test_a_method_alone_is_not_several():
     with pytest.raises(ConfigurationError, match="methods"):
         KeyInterceptor(CHARGE)
+
+
+# -- signed keys ---------------------------------------------------------------------------------
+
+SECRET = secrets.token_bytes(32)
+SIGNER = KeySigner("shop", SECRET, audience="bank")
+VERIFIER = KeyVerifier({"shop": SECRET}, audience="bank")
+SIGNATURE = "idempotency-key-signature"
+FORGED = {
+    "no signature": [],
+    "of another key": [(SIGNATURE, SIGNER.sign("other"))],
+    "for another service": [
+        (SIGNATURE, KeySigner("shop", SECRET, audience="shop").sign("mine")),
+    ],
+    "twice": [(SIGNATURE, SIGNER.sign("mine")), (SIGNATURE, SIGNER.sign("mine"))],
+    "malformed": [(SIGNATURE, "1.none.shop.9.")],
+}
+
+
+@pytest.fixture
+def strict_bank() -> Iterator[Bank]:
+    made = Bank(SignedKeysRequired(VERIFIER))
+    yield made
+    made.server.stop(0).wait()
+    made.receiver.close()
+
+
+def test_a_server_can_require_signed_keys(strict_bank: Bank):
+    with grpc.insecure_channel(strict_bank.address) as plain:
+        signing = grpc.intercept_channel(plain, KeyInterceptor(signer=SIGNER))
+        assert charge(signing) == b"charge 1"
+        assert charge(signing, metadata=[("idempotency-key", '"mine"')]) == b"charge 2"
+        for name, metadata in FORGED.items():
+            with pytest.raises(grpc.RpcError) as caught:
+                charge(plain, metadata=[("idempotency-key", '"mine"'), *metadata])
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED, name
+        with pytest.raises(grpc.RpcError) as caught:
+            list(plain.unary_stream(LIST)(b"", metadata=[("idempotency-key", '"x"')], timeout=20))
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert list(plain.unary_stream(LIST)(b"", timeout=20)) == [b"one"]  # no key
+    assert len(strict_bank.effects) == 2
+
+
+def test_only_the_named_methods_are_checked():
+    required = SignedKeysRequired(VERIFIER, methods=[CHARGE])
+    bank = Bank(required)
+    try:
+        with grpc.insecure_channel(bank.address) as plain:
+            keyed = [("idempotency-key", '"x"')]
+            assert list(plain.unary_stream(LIST)(b"", metadata=keyed, timeout=20)) == [b"one"]
+            with pytest.raises(grpc.RpcError):
+                charge(plain, metadata=keyed)
+    finally:
+        bank.server.stop(0).wait()
+        bank.receiver.close()
+    with pytest.raises(ConfigurationError, match="KeyVerifier"):
+        SignedKeysRequired(None)  # type: ignore[arg-type]
+
+
+async def test_an_async_server_and_an_async_client():
+    async def answer(request: bytes, context: Any) -> bytes:
+        return str(extract(context.invocation_metadata())).encode()
+
+    server = grpc.aio.server(interceptors=[AsyncSignedKeysRequired(VERIFIER)])
+    handlers = {"Charge": grpc.unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("shop.Bank", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        keyed = grpc.aio.Metadata(("idempotency-key", '"mine"'))
+        signing = async_interceptors(signer=SIGNER)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", interceptors=signing) as channel:
+            assert await channel.unary_unary(CHARGE)(b"", metadata=keyed, timeout=20) == b"mine"
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(CHARGE)(b"", metadata=keyed, timeout=20)
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    finally:
+        await server.stop(0)

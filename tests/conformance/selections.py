@@ -56,6 +56,10 @@ class Claiming(ClaimRules, LeaseRules, BatchRules, ConcurrencyRules):
     """The rules of claims: where a server gets other statements for them, or locks other tables."""
 
 
+class NextRelease(ClaimRules):
+    """The rules of a claim: on a newer server that gets the same statements."""
+
+
 class OtherStatements(Claiming, RetentionRules, DurableRuns):
     """The rules whose statements MySQL gets in other words."""
 

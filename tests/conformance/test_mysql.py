@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.conformance.selections import FirstSchema, Interrupted, OtherStatements
+from tests.conformance.selections import FirstSchema, Interrupted, NextRelease, OtherStatements
 from tests.servers import shared
 from twicesafe._core.protocol import Request
 from twicesafe._engines.mysql import AsyncMysqlStore, MysqlStore
@@ -23,6 +23,7 @@ from twicesafe.testing import Place, StoreConformance, StoreUnderTest
 class Mariadb(StoreUnderTest):
     """Tables are used again and again, emptied in between: making them takes the server longest."""
 
+    server: ClassVar[str] = "mariadb"
     returning: ClassVar[bool] = True
     _free: ClassVar[list[str]] = []
     _taken: ClassVar[dict[str, str]] = {}
@@ -41,7 +42,7 @@ class Mariadb(StoreUnderTest):
         table = self._table(place)
         now = f"(SELECT ms FROM {table}_clock)"  # for the server's clock: a row that a test moves
         store = MysqlStore(
-            Settings.of(f"{shared('mariadb').url}?table={table}&pool=5&timeout=60"), now
+            Settings.of(f"{shared(self.server).url}?table={table}&pool=5&timeout=60"), now
         )
         store.programs = MysqlPrograms(table, self.returning, now)
         return store
@@ -85,7 +86,7 @@ class Mariadb(StoreUnderTest):
     def _execute(self, *statements: str) -> Any:
         import pymysql
 
-        server: Any = shared("mariadb")
+        server: Any = shared(self.server)
         with closing(
             pymysql.connect(
                 host="127.0.0.1",
@@ -115,7 +116,7 @@ class OlderMariadb(Mariadb):
             for part in range(self.version):
                 self._execute(*first_steps("mysql", table, part + 1, part))
         now = f"(SELECT ms FROM {table}_clock)"
-        url = f"{shared('mariadb').url}?table={table}&pool=5&timeout=60"
+        url = f"{shared(self.server).url}?table={table}&pool=5&timeout=60"
         return self.store(Settings.of(url), now)
 
     def tidy(self, place: Place) -> None:
@@ -194,3 +195,13 @@ class TestMariadb(Mariadb, StoreConformance):
 @pytest.mark.usefixtures("mariadb")
 class TestWithoutReturning(Mariadb, OtherStatements):
     returning = False
+
+
+@pytest.mark.usefixtures("mariadb11")
+class TestMariadb11(Mariadb, NextRelease):
+    """A newer long-term release."""
+
+    modes = ("blocking",)
+    server = "mariadb11"
+    _free: ClassVar[list[str]] = []
+    _taken: ClassVar[dict[str, str]] = {}

@@ -133,3 +133,90 @@ def test_a_node_without_the_key_runs_and_parks_nothing(waiting: str, ring: KeyRi
         receiver.release(run.key("a", ARGUMENT), by="ann", why="the key is here now")
     with Receiver.open(waiting, policy=PLAIN.replace(encryption=RING)) as receiver:
         assert checkout(receiver)("a", ARGUMENT) == [ARGUMENT, RESULT, SIGNAL]
+
+
+# -- rotation ------------------------------------------------------------------------------------
+
+OLD, NEW = os.urandom(32), os.urandom(32)
+BEFORE, BOTH, AFTER = KeyRing({"a": OLD}), KeyRing({"b": NEW, "a": OLD}), KeyRing({"b": NEW})
+
+
+def rotated(ring: KeyRing) -> Policy:
+    return PLAIN.replace(encryption=ring)
+
+
+@pytest.mark.attack("D10")
+def test_a_suspended_run_is_reencrypted_and_resumes_without_the_old_key(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    with Receiver.open(url, policy=rotated(BEFORE)) as receiver:
+        with pytest.raises(SuspendedError):
+            checkout(receiver)("o-1", ARGUMENT)
+        receiver.signal(checkout(receiver).key("o-2", ARGUMENT), "approval", SIGNAL)
+    with Receiver.open(url, policy=rotated(BOTH)) as receiver:
+        report = receiver.reencrypt()
+        assert (report.rewritten, report.changed, report.unreadable) == (
+            2,
+            0,
+            (),
+        )  # arguments and a step
+        again = receiver.reencrypt()
+        assert (again.rewritten, again.unreadable) == (0, ())
+    with Receiver.open(url, policy=rotated(AFTER)) as receiver:
+        run = checkout(receiver)
+        receiver.signal(run.key("o-1", ARGUMENT), "approval", SIGNAL)
+        assert run("o-1", ARGUMENT) == [ARGUMENT, RESULT, SIGNAL]
+        assert receiver.complete_abandoned() is not None
+
+
+@pytest.mark.attack("D10")
+def test_a_run_whose_key_is_missing_is_reported_and_left_alone(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    with Receiver.open(url, policy=rotated(BEFORE)) as receiver, pytest.raises(SuspendedError):
+        checkout(receiver)("o-1", ARGUMENT)
+    with Receiver.open(url, policy=rotated(AFTER)) as receiver:
+        report = receiver.reencrypt()
+        assert (report.rewritten, len(report.unreadable)) == (0, 2)
+    with Receiver.open(url, policy=rotated(BOTH)) as receiver:
+        receiver.signal(checkout(receiver).key("o-1", ARGUMENT), "approval", SIGNAL)
+        assert checkout(receiver)("o-1", ARGUMENT) == [ARGUMENT, RESULT, SIGNAL]
+
+
+def test_a_run_in_progress_is_left_alone(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    with Receiver.open(url, policy=rotated(BEFORE)) as receiver:
+
+        @receiver.durable(key="order", scope=("shop",))
+        def run(steps: Steps, order: str) -> str:
+            charged = steps.run("charge", lambda: RESULT)
+            with Receiver.open(url, policy=rotated(BOTH)) as other:
+                report = other.reencrypt()
+                assert (report.rewritten, report.changed) == (0, 2)
+            return str(charged)
+
+        assert run("o-1") == RESULT
+        later = receiver.options(policy=rotated(BOTH)).reencrypt()
+        assert (later.rewritten, later.changed) == (3, 0)  # the answer too
+
+
+def test_a_swapped_step_is_not_reencrypted(tmp_path: Path):
+    """What was copied from another run does not decrypt, so a rotation must not make it valid."""
+    path = tmp_path / "keys.db"
+    url = f"sqlite:///{path}"
+    with Receiver.open(url, policy=rotated(BEFORE)) as receiver:
+        for order in ("o-1", "o-2"):
+            with pytest.raises(SuspendedError):
+                checkout(receiver)(order, ARGUMENT)
+    with sqlite3.connect(path) as database:
+        (table,) = database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '%runs_steps'"
+        ).fetchone()
+        rows = database.execute(
+            f"SELECT rowid, result FROM {table} WHERE result IS NOT NULL"
+        ).fetchall()
+        assert len(rows) == 2
+        for (rowid, _), (_, other) in zip(rows, reversed(rows), strict=True):
+            database.execute(f"UPDATE {table} SET result = ? WHERE rowid = ?", (other, rowid))
+    database.close()
+    with Receiver.open(url, policy=rotated(BOTH)) as receiver:
+        report = receiver.reencrypt()
+    assert (report.rewritten, len(report.unreadable)) == (2, 2)  # only the arguments

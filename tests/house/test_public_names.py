@@ -34,9 +34,9 @@ STORES = {
     "open_async_store", "open_store", "wall_clock",
 }  # fmt: skip
 PUBLIC = {
-    "asgi", "client", "configuration", "consumers", "dashboard", "encryption", "errors", "events", "health", "http", "inbox", "integrations",
+    "archive", "asgi", "client", "configuration", "consumers", "dashboard", "encryption", "errors", "events", "health", "http", "inbox", "integrations",
     "observers", "outbox",
-    "planning", "propagation", "receiver", "signing", "stores",
+    "planning", "propagation", "receiver", "signing", "similar", "stores",
     "strategies", "testing", "wsgi",
 }  # fmt: skip
 """The doors: every other module at the top is private by its name."""
@@ -77,6 +77,8 @@ PUBLISHERS = {
             "twicesafe.signing",
             {"SIGNATURE_HEADER", "KeySigner", "KeyVerifier", "SignatureCheck", "SignedKey"},
         ),
+        ("twicesafe.archive", {"Archive", "ArchivedRecord"}),
+        ("twicesafe.similar", {"NearDuplicate", "NearDuplicates"}),
         ("twicesafe.observers", OBSERVERS),
         ("twicesafe.propagation", PROPAGATION),
         ("twicesafe.configuration", CONFIGURATION),

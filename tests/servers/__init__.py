@@ -16,8 +16,8 @@ from typing import Any
 from tests.servers.etcd import Etcd, EtcdCluster
 from tests.servers.ferretdb import FerretDB
 from tests.servers.kafka import kafka
-from tests.servers.mariadb import MariaDB
-from tests.servers.ministack import Dynamodb, Ministack
+from tests.servers.mariadb import MariaDB, MariaDB11
+from tests.servers.ministack import S3, Dynamodb, Ministack
 from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
 from tests.servers.process import NoServerError, Server, at_end, free_port
@@ -34,6 +34,7 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "valkey_sentinel": ValkeySentinel,
     "redis7": Redis7,
     "mariadb": MariaDB,
+    "mariadb11": MariaDB11,
     "etcd": Etcd,
     "etcd_cluster": EtcdCluster,
     "nats": Nats,
@@ -42,6 +43,7 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "ministack": Ministack,
     "dynamodb": Dynamodb,
     "mongodb": FerretDB,
+    "s3": S3,
 }
 
 _shared: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""MariaDB from apt (`mariadb-server-core`, `mariadb-client-core`)."""
+"""MariaDB from apt (`mariadb-server-core`, `mariadb-client-core`); and 11.4, if `make mariadb` has fetched it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.process import Server, find_program, run
+from tests.servers.process import NoOptionalServerError, Server, find_program, run
 
+FETCHED = Path(__file__).resolve().parents[2] / ".dev" / "mariadb"
 REMEDY = "apt install mariadb-server-core mariadb-client-core"
 
 
 class MariaDB(Server):
     name = "mariadb"
+    _base: Sequence[str] = ()
+    """Where it is installed, if it is not where it was built for."""
 
     def __init__(self, **settings: str) -> None:
-        self._installer = find_program("mariadb-install-db", remedy=REMEDY)
-        self._program = find_program("mariadbd", remedy=REMEDY)
+        self._installer, self._program = self._programs()
         super().__init__()
         self._settings = {
             "performance-schema": "OFF",
@@ -30,6 +32,12 @@ class MariaDB(Server):
         self._numbers = itertools.count(1)
         self.url = self.url_of("mysql")
 
+    def _programs(self) -> tuple[str, str]:
+        return (
+            find_program("mariadb-install-db", remedy=REMEDY),
+            find_program("mariadbd", remedy=REMEDY),
+        )
+
     def url_of(self, database: str) -> str:
         return f"mysql://root@127.0.0.1:{self.port}/{database}"
 
@@ -37,6 +45,7 @@ class MariaDB(Server):
         run(
             [
                 *(self._installer, "--no-defaults", f"--datadir={self.folder / 'data'}"),
+                *self._base,
                 *("--auth-root-authentication-method=normal", "--skip-test-db"),
                 f"--tmpdir={self._own_tmp()}",  # two that share one mix up their temporary tables
                 f"--user={getpass.getuser()}",
@@ -51,7 +60,7 @@ class MariaDB(Server):
 
     def command(self) -> Sequence[str]:
         return [
-            *(self._program, "--no-defaults", f"--user={getpass.getuser()}"),
+            *(self._program, "--no-defaults", f"--user={getpass.getuser()}", *self._base),
             f"--tmpdir={self._own_tmp()}",
             *(f"--datadir={self.folder / 'data'}", f"--socket={self.folder / 's.sock'}"),
             *("--bind-address=127.0.0.1", f"--port={self.port}"),
@@ -81,3 +90,15 @@ class MariaDB(Server):
         finally:
             if self.running:
                 self.execute(f"DROP DATABASE IF EXISTS {database}")
+
+
+class MariaDB11(MariaDB):
+    name = "mariadb11"
+    _base = (f"--basedir={FETCHED}",)
+
+    def _programs(self) -> tuple[str, str]:
+        if not (FETCHED / "stamp").exists():
+            raise NoOptionalServerError(
+                "MariaDB 11.4 was not fetched; make mariadb does it, with Maven"
+            )
+        return str(FETCHED / "scripts" / "mariadb-install-db"), str(FETCHED / "bin" / "mariadbd")

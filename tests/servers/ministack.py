@@ -1,4 +1,4 @@
-"""SQS and DynamoDB from a wheel (`ministack`): an emulator of AWS in one process. It keeps nothing when it ends."""
+"""SQS, DynamoDB and S3 from a wheel (`ministack`): an emulator of AWS in one process. It keeps nothing when it ends."""
 
 from __future__ import annotations
 
@@ -83,3 +83,15 @@ class Dynamodb(Ministack):
         yield self.table_url(table)
         with suppress(self.client().exceptions.ResourceNotFoundException):
             self.client().delete_table(TableName=table)
+
+
+class S3(Ministack):
+    name = "s3"
+    service = "s3"
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        """The URL of an archive in a bucket of its own."""
+        bucket = f"t{next(self._numbers)}-{uuid.uuid4().hex[:6]}"
+        self.client().create_bucket(Bucket=bucket)
+        yield f"s3://{bucket}/answers?region=us-east-1&endpoint={self.endpoint}"

@@ -36,8 +36,8 @@ from twicesafe._core.protocol import (
     Verdict,
 )
 from twicesafe._engines.dynamodb import DynamodbStore
-from twicesafe._engines.dynamodb.lease_watch import GivenClock
 from twicesafe._engines.dynamodb.settings import Settings
+from twicesafe._engines.versioned.lease_watch import GivenClock
 from twicesafe._values.clocks import wall_clock
 from twicesafe.testing import FakeClock
 

@@ -47,6 +47,7 @@ QUIET = [
     ev.StepReplayed(KEY, "charge"),
     ev.RunSuspended(KEY, 3600.0),
     ev.Compensated(KEY, 2),
+    ev.NearDuplicate(KEY, Key("secret-2"), 0.9, 2.0),
 ]
 
 

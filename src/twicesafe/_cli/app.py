@@ -16,6 +16,7 @@ import typer.core
 from .. import __version__
 from . import (
     acts,
+    archiving,
     bench,
     complete,
     configuring,
@@ -24,6 +25,7 @@ from . import (
     dashboard,
     dead_letters,
     demo,
+    follow,
     health,
     keys,
     outbox,
@@ -63,6 +65,7 @@ class _InOrder(typer.core.TyperGroup):
             "alerts",
             "grafana",
             "migrate",
+            "follow",
             "plan",
             "config",
             "bench",
@@ -165,6 +168,7 @@ key_commands.command("signal")(runs.signal_run)
 key_commands.command("skip")(runs.skip_step)
 key_commands.command("restart")(runs.restart_run)
 key_commands.command("reencrypt")(reencrypting.reencrypt_keys)
+key_commands.command("archive")(archiving.archive_keys)
 app.add_typer(key_commands, name="keys")
 outbox_commands.command("status")(outbox.status)
 outbox_commands.command("parked")(outbox.parked)
@@ -194,6 +198,7 @@ app.command("health")(health.health)
 app.command("alerts")(health.alerts)
 app.command("grafana")(health.grafana)
 app.command("migrate")(upkeep.migrate)
+app.command("follow")(follow.follow)
 app.command("plan")(plan.plan)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)

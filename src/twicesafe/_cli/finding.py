@@ -11,7 +11,7 @@ from .. import Key, Receiver, Record
 from .exits import USAGE, Ended
 from .output import BETWEEN, visible
 
-__all__ = ["Found", "find"]
+__all__ = ["Found", "find", "located"]
 
 LEAST_DIGITS: Final = 8
 
@@ -27,11 +27,8 @@ def find(
     receiver: Receiver, value: str | None, scope: Sequence[str] | None, digits: str | None
 ) -> Found:
     """The one matching record. Raises `Ended`, which says what to type instead."""
-    if (value is None) == (digits is None):
-        raise Ended("give one key: either KEY with its --scope parts, or --id HEX", USAGE)
+    _check(value, scope, digits)
     if digits is not None:
-        if scope:
-            raise Ended("--id already includes the scope: leave --scope out", USAGE)
         there = _by_digits(receiver, digits.lower())
         return Found(there, there.key)
     assert value is not None
@@ -46,11 +43,31 @@ def find(
     return Found(record, key)
 
 
-def _by_digits(receiver: Receiver, digits: str) -> Record:
-    if len(digits) < LEAST_DIGITS or not set(digits) <= set(string.hexdigits):
+def located(
+    receiver: Receiver, value: str | None, scope: Sequence[str] | None, digits: str | None
+) -> Record | None:
+    """As `find`; None if the store has no such record."""
+    _check(value, scope, digits)
+    if digits is None:
+        return receiver.record(Key(value or "", scope or (), absolute=True))
+    found, _ = receiver.records_page(id=digits, limit=1)
+    return found[0] if found else None
+
+
+def _check(value: str | None, scope: Sequence[str] | None, digits: str | None) -> None:
+    if (value is None) == (digits is None):
+        raise Ended("give one key: either KEY with its --scope parts, or --id HEX", USAGE)
+    if digits is not None and scope:
+        raise Ended("--id already includes the scope: leave --scope out", USAGE)
+    if digits is not None and (
+        len(digits) < LEAST_DIGITS or not set(digits) <= set(string.hexdigits)
+    ):
         raise Ended(
             f"--id takes {LEAST_DIGITS} or more hex digits, as shown in errors and logs", USAGE
         )
+
+
+def _by_digits(receiver: Receiver, digits: str) -> Record:
     found, _ = receiver.records_page(id=digits, limit=2)
     if not found:
         raise Ended(f"there is no record whose id starts with {digits}")

@@ -10,11 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .. import Record
-from .._values.records import AuditEntry
+from .. import Key, Receiver, Record
+from .._values.records import AuditEntry, State
 from .._values.steps import StepState
+from ..archive import Archive
 from .config import existing, opened
-from .finding import find
+from .finding import find, located
 from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption, flag
 from .output import (
     BETWEEN,
@@ -148,6 +149,15 @@ def show_key(
     key: KeyArgument = None,
     scope: ScopeOption = None,
     id_: IdOption = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="PLACE",
+            help="If its answer has left the store, look there: a directory, or s3://bucket/prefix.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -155,9 +165,12 @@ def show_key(
     """Show one key, the steps of a durable run and the audit trail, but never a result.
 
     Example: [cyan]twicesafe keys show tx-123 --scope acct_1 --scope "POST /charges"[/]
+    Example: [cyan]twicesafe keys show tx-123 --archive /var/lib/shop/answers[/]
     """
     screen = Screen(json)
     with opened(existing(store, config)) as receiver:
+        if archive is not None and show_archived(screen, receiver, archive, key, scope, id_):
+            return
         found = find(receiver, key, scope, id_)
         # Only the hash of a forgotten key is left: reading its trail takes the key's text.
         trail = None if found.key is None else receiver.audit(found.key)
@@ -169,12 +182,40 @@ def show_key(
         steps = [step_data(step) for step in record.steps]
         screen.data({**record_data(record), "steps": steps, "audit": audit})
         return
-    _print_record(screen, record)
+    print_record(screen, record)
     _print_steps(screen, record)
     _print_trail(screen, trail)
 
 
-def _print_record(screen: Screen, record: Record) -> None:
+def show_archived(
+    screen: Screen,
+    receiver: Receiver,
+    place: str,
+    value: str | None,
+    scope: list[str] | None,
+    digits: str | None,
+) -> bool:
+    """Show the record in the archive, if the store does not have its answer; False: the store has it, or
+    neither does."""
+    there = located(receiver, value, scope, digits)
+    if there is not None and there.state is not State.FORGOTTEN:
+        return False
+    wanted = digits.lower() if digits is not None else Key(value or "", scope or ())
+    found = Archive.open(place).find(wanted)
+    if found is None:
+        return False
+    if screen.json:
+        screen.data(
+            {**record_data(found.record), "steps": [], "audit": None, "archive": found.file}
+        )
+        return True
+    print_record(screen, found.record)
+    screen.say()
+    screen.say(Text(f"archived in {found.file}", "dim"))
+    return True
+
+
+def print_record(screen: Screen, record: Record) -> None:
     style, meaning = STATES[record.state]
     if record.lease_until is not None and record.lease_until < datetime.now(UTC):
         meaning = "but its lease has expired: the next delivery takes over"

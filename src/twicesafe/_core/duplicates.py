@@ -92,11 +92,17 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
     return Outcome(value, True, answer.attempt, call.key, answer.fence)
 
 
+_UNKNOWN: Final = (
+    "the worker stopped mid-run (takeover='hold'), the handler committed part of the work itself, or "
+    "another region may have done it before a failover"
+)
+
+
 def refusal(call: Call, answer: Claimed) -> NoReturn:
     """Raise the error that says why this delivery neither runs nor replays."""
     if answer.closes:
         closed = ev.Held if answer.verdict is Verdict.HELD else ev.Parked
-        call.notify(closed(call.key, "its worker stopped without an answer"))
+        call.notify(closed(call.key, answer.reason or "its worker stopped without an answer"))
     match answer.verdict:
         case Verdict.MISMATCH:
             refuse_mismatch(call, answer.fingerprint, known=True)
@@ -104,9 +110,8 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
             _refuse(
                 call,
                 HeldError(
-                    "outcome unknown: the worker stopped mid-run (takeover='hold'), or the handler "
-                    "committed part of the work itself; an operator must find out what was done, "
-                    "then resolve or release the key"
+                    f"outcome unknown: {answer.reason or _UNKNOWN}; an operator must find out what was "
+                    "done, then resolve or release the key"
                 ),
             )
         case Verdict.PARKED:

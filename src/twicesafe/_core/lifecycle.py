@@ -17,6 +17,7 @@ from .._values.records import Cause, Row, State
 from .protocol import (
     Abandon,
     Ack,
+    Adopt,
     Claimed,
     ClaimRequest,
     Complete,
@@ -33,6 +34,7 @@ from .transitions import TRANSITIONS, RecordEvent
 __all__ = [
     "ASK",
     "abandon",
+    "adopt",
     "claim",
     "complete",
     "fail",
@@ -347,7 +349,7 @@ def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
     )
 
 
-def _moved_on(row: Row, ask: Release | Resolve) -> bool:
+def _moved_on(row: Row, ask: Release | Resolve | Forget) -> bool:
     """The decision is about an earlier run: another one has started, or was decided on, since."""
     return ask.fence is not None and row.fence != ask.fence
 
@@ -357,6 +359,8 @@ def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
         return Ack.MISSING, None
     if row.state is State.FORGOTTEN:
         return Ack.OK, None
+    if _moved_on(row, ask):
+        return Ack.LOST, None
     if (row.state, RecordEvent.FORGET) not in TRANSITIONS:
         return Ack.REFUSED, None
     return Ack.OK, move(
@@ -387,6 +391,42 @@ def rewrite(row: Row | None, ask: Rewrite, now: int) -> tuple[Ack, Row | None]:
     if row.state is not ask.state or row.result != ask.before:
         return Ack.LOST, None
     return Ack.OK, replace(row, result=ask.after)
+
+
+ORDER: Final = {
+    State.IN_PROGRESS: 0,
+    State.RELEASED: 1,
+    State.SUSPENDED: 1,
+    State.HELD: 2,
+    State.PARKED: 2,
+    State.COMPLETED: 3,
+    State.FAILED: 3,
+    State.FORGOTTEN: 4,
+}
+"""Which state of a record comes later, at the same fence. All other changes take the next fence."""
+
+
+def adopt(row: Row | None, ask: Adopt, now: int) -> tuple[Ack, Row | None]:
+    """The copy of another store's record. What it replaces is older, whatever the order of arrival.
+
+    An answer stays until it has expired or an operator has released it: a region that does not know the
+    answer may have begun, or held, the same work.
+    """
+    copy = ask.row
+    if ask.over is not None and (row is None or row.fence != ask.over):
+        return Ack.LOST, None
+    if row is None:
+        return Ack.OK, None if is_expired(copy, now) else copy
+    here, there = (row.fence, ORDER[row.state]), (copy.fence, ORDER[copy.state])
+    if there < here:
+        return Ack.LOST, None
+    answered = ORDER[row.state] == ORDER[_COMPLETED] and not is_expired(row, now)
+    if answered and ORDER[copy.state] < ORDER[_COMPLETED] and copy.cause is not Cause.OPERATOR:
+        return Ack.LOST, None
+    renewed = copy.state is _IN_PROGRESS and copy.lease_until > row.lease_until
+    if there == here and not renewed:
+        return Ack.OK, None
+    return Ack.OK, copy if ask.over is None else replace(copy, changed_at=now)
 
 
 def move(row: Row, event: RecordEvent, now: int, **changes: object) -> Row:

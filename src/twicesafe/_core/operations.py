@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from .._values.cipher import Cipher, record_context
+from .._values.cipher import Cipher, arguments_context, record_context, step_context
 from .._values.keys import Key
 from .._values.records import AuditEntry, Record, ReencryptReport, Row, State, Stats, SweepReport
 from .._values.steps import Step, StepState
@@ -28,7 +29,7 @@ from .protocol import (
     Survey,
     Sweep,
 )
-from .run_requests import FOREVER, LoadRun, Run, TidyRuns
+from .run_requests import FOREVER, LoadRun, RewriteRun, Run, TidyRuns
 
 __all__ = [
     "audit",
@@ -182,8 +183,11 @@ REENCRYPTED: Final = 50
 """Records that `reencrypt` reads at once: each may have a large result."""
 
 
-def reencrypt(cipher: Cipher | None, limit: int | None, after: str) -> Flow[ReencryptReport]:
-    """Encrypt recorded answers with the first key of the ring, newest first.
+def reencrypt(
+    cipher: Cipher | None, limit: int | None, after: str, steps: bool = False
+) -> Flow[ReencryptReport]:
+    """Encrypt recorded answers with the first key of the ring, newest first; `steps`: and the payloads of durable
+    runs that no worker has now.
 
     Answers that are recorded meanwhile have that key already. An answer that changes meanwhile is left
     alone, so it may run beside deliveries, and again after a crash.
@@ -201,14 +205,19 @@ def reencrypt(cipher: Cipher | None, limit: int | None, after: str) -> Flow[Reen
         size = REENCRYPTED if limit is None else min(REENCRYPTED, limit - examined)
         page = yield from page_of(Browse(size, after=after))
         for row in page.rows:
-            try:
-                ask = _rewriting(row, renew)
-            except TwicesafeError:
-                unreadable.append(row.id[:4].hex())
-                continue
-            if ask is not None:
-                done = (yield ask) is Ack.OK
-                rewritten, changed = rewritten + done, changed + (not done)
+            payloads = [_answer_of(row)]
+            if steps and row.state is not State.FORGOTTEN:
+                run: Run | None = yield LoadRun(row.id)
+                payloads += [] if run is None else _payloads_of(row.id, run)
+            for payload in payloads:
+                try:
+                    ask = _rewriting(payload, renew)
+                except TwicesafeError:
+                    unreadable.append(row.id[:4].hex())
+                    continue
+                if ask is not None:
+                    done = (yield ask) is Ack.OK
+                    rewritten, changed = rewritten + done, changed + (not done)
         examined, after = examined + len(page.rows), page.after
         if not after or (limit is not None and examined >= limit):
             return ReencryptReport(
@@ -220,12 +229,46 @@ def reencrypt(cipher: Cipher | None, limit: int | None, after: str) -> Flow[Reen
             )
 
 
-def _rewriting(row: Row, renew: Callable[[bytes, bytes], bytes | None]) -> Rewrite | None:
-    """The request for an answer that has another key; None if there is nothing to do."""
+_Payload: TypeAlias = tuple[bytes, bytes, Callable[[bytes], Rewrite | RewriteRun]]
+"""The stored bytes, their context, and the request that stores others."""
+
+
+def _rewriting(
+    payload: _Payload | None, renew: Callable[[bytes, bytes], bytes | None]
+) -> Rewrite | RewriteRun | None:
+    """The request for a payload that has another key; None if there is nothing to do."""
+    if payload is None:
+        return None
+    before, context, ask = payload
+    after = renew(before, context)
+    return None if after is None else ask(after)
+
+
+def _answer_of(row: Row) -> _Payload | None:
     if row.result is None or row.state not in (State.COMPLETED, State.FAILED):
         return None
-    payload = renew(row.result, record_context(row.id, row.state))
-    return None if payload is None else Rewrite(row.id, row.state, row.result, payload)
+    return (
+        row.result,
+        record_context(row.id, row.state),
+        partial(Rewrite, row.id, row.state, row.result),
+    )
+
+
+def _payloads_of(id_: bytes, run: Run) -> list[_Payload | None]:
+    """The arguments of a run, the results of its steps and its signals. An empty one is not encrypted."""
+    found: list[_Payload | None] = [
+        (
+            step.result,
+            step_context(id_, step.name),
+            partial(RewriteRun, id_, step.name, step.result),
+        )
+        for step in run.steps
+        if step.result
+    ]
+    if run.arguments:
+        context = arguments_context(id_, run.function)
+        found.append((run.arguments, context, partial(RewriteRun, id_, "", run.arguments)))
+    return found
 
 
 def survey() -> Flow[Stats]:

@@ -7,6 +7,7 @@ into batches; tests can count, delay, lose, repeat and intercept them.
     anyone    Read
     operator  Release  Resolve  Forget  History
     upkeep    Sweep  Survey  Browse  Count  AuditLog  Rewrite
+    copying   Adopt  RaiseFences
 
 Durations in requests are milliseconds: a store adds them to its *own* clock (P5).
 
@@ -45,6 +46,7 @@ __all__ = [
     "ALL",
     "Abandon",
     "Ack",
+    "Adopt",
     "AuditLog",
     "Browse",
     "ClaimRequest",
@@ -56,6 +58,7 @@ __all__ = [
     "Forget",
     "History",
     "Page",
+    "RaiseFences",
     "Read",
     "Release",
     "Renew",
@@ -116,6 +119,8 @@ class Claimed(msgspec.Struct, gc=False):
     """REPLAY: milliseconds of retention left."""
     closes: bool = False
     """HELD, PARKED: this claim closed the key; later claims find it closed."""
+    reason: str = ""
+    """HELD: why, if it is not that a worker stopped."""
     locked: bool = False
     """BUSY: an open inbox transaction holds the key. Its end is not announced, so poll."""
     steps: list[Step] | None = None
@@ -242,6 +247,8 @@ class Forget(msgspec.Struct, gc=False):
     by: str
     why: str
     retention: int
+    fence: int | None = None
+    """As in `Release`."""
 
 
 class History(msgspec.Struct, gc=False):
@@ -278,6 +285,36 @@ class Rewrite(msgspec.Struct, gc=False):
     state: State
     before: bytes
     after: bytes
+
+
+class Adopt(msgspec.Struct, gc=False):
+    """Put the copy of another store's record here, as it is, unless the record here is newer.
+
+    A record is newer if its fence is higher, or if the fence is equal and its state comes later
+    (`lifecycle.adopt`). An answer is not replaced by a record without one, unless an operator released it. OK: it is here now, or was before. LOST: the record here is newer, and stays.
+    Only with the capability ``copies``.
+    """
+
+    op: ClassVar[str] = "adopt"
+    row: Row
+    over: int | None = None
+    """Only in place of the record that has this fence. It counts as changed now."""
+
+    @property
+    def id(self) -> bytes:
+        return self.row.id
+
+
+class RaiseFences(msgspec.Struct, gc=False):
+    """From now on, give every new key a fence above this number. Only with the capability ``copies``.
+
+    REFUSED: the store's fences are times, and its clock is behind this one.
+    """
+
+    op: ClassVar[str] = "raise_fences"
+    above: int
+    id: bytes = bytes(32)
+    """It is about no key; stores order and batch requests by their ids."""
 
 
 class Survey(msgspec.Struct, gc=False):
@@ -351,6 +388,8 @@ Request: TypeAlias = (
     | History
     | Sweep
     | Rewrite
+    | Adopt
+    | RaiseFences
     | Survey
     | Browse
     | Count

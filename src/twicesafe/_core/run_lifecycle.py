@@ -15,7 +15,7 @@ from .._values.records import Cause, Row, State
 from .._values.steps import Step, StepState
 from .lifecycle import is_expired, look, move
 from .protocol import Ack, Claimed, ClaimRequest, Verdict
-from .run_requests import RecordStep, Signal, StartRun, Submit, Suspend
+from .run_requests import RecordStep, RewriteRun, Signal, StartRun, Submit, Suspend
 from .transitions import RecordEvent
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "judge_claim",
     "next_look",
     "record_step",
+    "rewrite_run",
     "signal",
     "stale_steps",
     "submit",
@@ -178,6 +179,18 @@ def signal(
     if known is not None and row is not None and row.state is State.SUSPENDED:
         woken = replace(row, lease_until=min(row.lease_until, now))
     return True, kept, woken
+
+
+def rewrite_run(row: Row | None, known: bytes | None, ask: RewriteRun) -> tuple[Ack, bool]:
+    """The answer, and whether to write. `known`: the payload that is there. Not while a worker has the run: it
+    may repeat a step whose answer was lost, and would find other bytes than it sent."""
+    if row is None or known is None:
+        return Ack.MISSING, False
+    if row.state is State.IN_PROGRESS:
+        return Ack.REFUSED, False
+    if known == ask.after:
+        return Ack.OK, False  # repeated: only the answer was lost
+    return (Ack.OK, True) if known == ask.before else (Ack.LOST, False)
 
 
 # --- the completer ---------------------------------------------------------------------------

@@ -4,6 +4,7 @@
     anyone     Submit  Signal  LoadRun
     operator   Restart
     completer  FindDue  TidyRuns
+    upkeep     RewriteRun
 
 A run is a record like any other: it is claimed, renewed and completed by the requests of `protocol`.
 Its steps are kept beside the record. Each request is atomic over both. A store that declares
@@ -18,7 +19,7 @@ import msgspec
 
 from .._values.keys import Key
 from .._values.steps import Step, StepState
-from .protocol import ClaimRequest, Fail, Release
+from .protocol import Ack, ClaimRequest, Fail, Release
 
 __all__ = [
     "FOREVER",
@@ -31,6 +32,7 @@ __all__ = [
     "LoadRun",
     "RecordStep",
     "Restart",
+    "RewriteRun",
     "Run",
     "Signal",
     "StartRun",
@@ -180,7 +182,26 @@ class TidyRuns(msgspec.Struct, gc=False):
     only: bytes = b""
 
 
-WITHOUT_RUNS: Final = {LoadRun.op: None, FindDue.op: Due([]), TidyRuns.op: (0, b"")}
+class RewriteRun(msgspec.Struct, gc=False):
+    """Store the same payload of a run in other bytes: nothing else changes, no time and no fence.
+
+    REFUSED: the run is in progress, and its worker may be recording. LOST: it has other bytes by now.
+    """
+
+    op: ClassVar[str] = "rewrite_run"
+    id: bytes
+    step: str
+    """The step whose result it is; empty: the arguments of the run."""
+    before: bytes
+    after: bytes
+
+
+WITHOUT_RUNS: Final = {
+    LoadRun.op: None,
+    FindDue.op: Due([]),
+    TidyRuns.op: (0, b""),
+    RewriteRun.op: Ack.MISSING,
+}
 """The answers of a store that never had a run: it need not create anything for these requests."""
 
 RUN_OPS: Final = frozenset(
@@ -196,5 +217,6 @@ RUN_OPS: Final = frozenset(
         Restart,
         FindDue,
         TidyRuns,
+        RewriteRun,
     )
 )

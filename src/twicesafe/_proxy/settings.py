@@ -37,17 +37,18 @@ from .._core.http.sources import BodyHash, HeaderField, JsonMember, KeySource, Q
 from .._edges.listener import Listener
 from ..configuration import resolve
 from ..configuration._fields import Field, check_fields
-from ..configuration._kinds import TEXT, TEXTS, Seconds, Url, choice
+from ..configuration._kinds import TEXT, TEXTS, WRONG, Kind, Seconds, Url, choice
 from ..configuration._model import Section
 from ..encryption import KeyRing
 from ..errors import ConfigurationError
+from ..signing import KeyVerifier
 from ..stores._urls import default_url
 from .addresses import Origin
 from .mcp_settings import McpSettings
 
 __all__ = ["HTTP_SECTION", "PROXY_SECTION", "ProxySettings", "http_policy", "load"]
 
-HOOKS: Final = frozenset({"check_key", "redact", "on_replay", "codec", "signatures"})
+HOOKS: Final = frozenset({"check_key", "redact", "on_replay", "codec"})
 """Settings of `HttpPolicy` that are Python objects: for the middleware only."""
 
 
@@ -213,6 +214,7 @@ _CONVERT: Final[dict[str, Callable[[Any], Any]]] = {
     "scope_secret": lambda value: value.encode() if isinstance(value, str) else value,
     "fingerprint": lambda value: {"true": True, "false": False}.get(str(value).lower(), value),
     "header": lambda value: value or None,
+    "signatures": lambda value: KeyVerifier.load(value) if value else None,
     "replay_header": lambda value: value or None,
 }
 
@@ -236,6 +238,12 @@ PROXY_SECTION: Final = Section(
         "mcp": "",
     },
 )
+VERIFIER: Final = Kind(
+    "env:NAME?audience=… or file:/path?audience=…",
+    lambda value, _: value if value is None or isinstance(value, str) else WRONG,
+    str,
+    {"type": "string"},
+)
 _HOOK: Final = "is a Python object: use the middleware"
 HTTP_SECTION: Final = Section(
     "http",
@@ -245,6 +253,7 @@ HTTP_SECTION: Final = Section(
     kinds={
         "key_from": TEXTS,
         "scope": TEXTS,
+        "signatures": VERIFIER,
         "fingerprint": choice("canonical", "octets", True, False),
     },
     more=(

@@ -19,6 +19,7 @@ from .steps import StepRecord, moment
 __all__ = [
     "RETRY",
     "SKIP",
+    "ArchiveReport",
     "AuditEntry",
     "Cause",
     "Record",
@@ -223,17 +224,28 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """True: call `sweep` again."""
 
 
+class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one `archive` did."""
+
+    archived: int
+    """Answers that are in the archive, and no longer in the store."""
+    changed: int
+    """Answers that changed or expired meanwhile: they were written to the archive, and left alone in the store."""
+    after: str
+    """Where to continue; empty: every answer of that age was archived."""
+
+
 class ReencryptReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one `reencrypt` did."""
 
     examined: int
     """Records that were read."""
     rewritten: int
-    """Answers that are now encrypted with the first key of the ring."""
+    """Answers, and payloads of durable runs, that are now encrypted with the first key of the ring."""
     changed: int
-    """Answers that changed or expired meanwhile: they were left alone."""
+    """Those that changed or expired meanwhile, or whose run is in progress: they were left alone."""
     unreadable: tuple[str, ...]
-    """Keys (in short form) whose answers do not decrypt: their key is not in the ring, or they were changed."""
+    """Keys (in short form) of what does not decrypt: their key is not in the ring, or they were changed."""
     after: str
     """Where to continue; empty: every record was examined."""
 

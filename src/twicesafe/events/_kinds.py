@@ -19,6 +19,7 @@ __all__ = [
     "Held",
     "LaneParked",
     "LeaseLost",
+    "NearDuplicate",
     "OutboxSampled",
     "Parked",
     "PublishFailed",
@@ -229,6 +230,18 @@ class Compensated(Event, frozen=True, gc=False):
     key: Key
     steps: int
     """Steps that were undone."""
+
+
+class NearDuplicate(Event, frozen=True, gc=False):
+    """A request probably means the same as an earlier one under another key. Nothing was decided."""
+
+    key: Key
+    earlier: Key
+    """The key of the earlier request."""
+    score: float
+    """How similar their prose is, from the threshold to 1. Their values are equal."""
+    age: float
+    """Seconds since the earlier request."""
 
 
 class Swept(Event, frozen=True, gc=False):

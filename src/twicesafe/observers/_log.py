@@ -46,6 +46,7 @@ LEVELS: Final[dict[type[ev.Event], int]] = {
     ev.PublishFailed: logging.WARNING,
     ev.BrokerFailed: logging.WARNING,
     ev.BreakerChanged: logging.WARNING,
+    ev.NearDuplicate: logging.WARNING,
     ev.FellBack: logging.ERROR,
     ev.UpstreamFailed: logging.WARNING,
     ev.RenewalRefused: logging.ERROR,

@@ -144,6 +144,13 @@ METRICS: Final[tuple[Metric, ...]] = (
             unit="ratio",
             buckets=SHARES,
         ),
+        histogram(
+            "near_duplicate_ratio",
+            "How similar a request was to an earlier one under another key, if `twicesafe.similar` found one.",
+            number_of(ev.NearDuplicate, "score"),
+            unit="ratio",
+            buckets=SHARES,
+        ),
     ),
     *grouped(
         "Time",

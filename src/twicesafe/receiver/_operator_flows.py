@@ -15,7 +15,7 @@ from .._core.searching import Conditions, conditions
 from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.records import Record, State, Stats
-from .._values.settings import Duration, seconds
+from .._values.settings import Duration, expect, seconds
 from ..stores._base import Finding
 from ._base import ReceiverBase
 
@@ -87,6 +87,12 @@ class OperatorFlows(ReceiverBase):
     def _before(self, older_than: Duration) -> int:
         # The unit is hours, so the node's clock is good enough; wrongly parked work can complete.
         return wall_clock() - round(seconds(older_than, "older_than") * 1000)
+
+    def _recorded_before(self, older_than: Duration) -> int | None:
+        """None: all that are recorded, also those of this very millisecond."""
+        age = seconds(older_than, "older_than")
+        expect(age >= 0, "older_than", older_than, "use 0 or more seconds")
+        return self._before(age) if age else None
 
     def _asked(self, given: Conditions) -> dict[str, Any]:
         return conditions(given, wall_clock())

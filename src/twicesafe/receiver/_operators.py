@@ -14,12 +14,20 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .. import events
 from .._core import operations, searching
+from .._core.archiving import Archiving
 from .._core.health import Health, Thresholds, judge
 from .._core.searching import Conditions, When
 from .._values.clocks import wall_clock
 from .._values.closed import require_open
 from .._values.keys import KeyLike
-from .._values.records import AuditEntry, Record, ReencryptReport, Stats, SweepReport
+from .._values.records import (
+    ArchiveReport,
+    AuditEntry,
+    Record,
+    ReencryptReport,
+    Stats,
+    SweepReport,
+)
 from .._values.settings import Duration
 from ..stores._base import Finding
 from ._health import take_signs, take_signs_async
@@ -29,6 +37,7 @@ from ._operator_flows import OperatorFlows, unswept
 if TYPE_CHECKING:
     from .._runtime.blocking import BlockingRuntime
     from .._runtime.event_loop import EventLoopRuntime
+    from ..archive import Archive
     from ..stores._base import AsyncStore, Store
     from ._receiver import AsyncReceiver, Receiver
 
@@ -36,6 +45,12 @@ __all__ = ["AsyncOperators", "Operators"]
 
 LOOKED_AT = 1000
 """How many of the newest records `doctor` looks at."""
+
+
+def opened_archive(to: Archive | str) -> Archive:
+    from ..archive import Archive
+
+    return Archive.open(to) if isinstance(to, str) else to
 
 
 class Operators(OperatorFlows):
@@ -97,13 +112,36 @@ class Operators(OperatorFlows):
         return report
 
     def reencrypt(self, *, limit: int | None = None, after: str = "") -> ReencryptReport:
-        """Encrypt recorded answers with the first key of the policy's key ring, newest first.
+        """Encrypt recorded answers with the first key of the policy's key ring, newest first, and the arguments,
+        steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
         to continue. It may run beside deliveries: an answer that changes meanwhile is left alone.
         """
-        flow = operations.reencrypt(self.policy.encryption, limit, after)
+        flow = operations.reencrypt(self.policy.encryption, limit, after, self._keeps_steps)
         return self._runtime.run(flow)
+
+    def archive(
+        self,
+        to: Archive | str,
+        *,
+        older_than: Duration,
+        limit: int | None = None,
+        after: str = "",
+    ) -> ArchiveReport:
+        """Move answers that were recorded longer ago than this from the store to an archive.
+
+        ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is durable in the
+        archive. Its record stays until its retention ends: a late duplicate does not run, and gets
+        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. Killed at any point, it loses nothing.
+        """
+        archive = opened_archive(to)
+        job = Archiving(self._recorded_before(older_than), limit, after, self._keeps_steps)
+        while not job.is_over:
+            rows = self._runtime.run(job.page())
+            archive.write(rows)
+            self._runtime.run(job.erase(rows))
+        return job.report()
 
     def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
         """Park work whose lease ended this long ago without a redelivery; returns the records."""
@@ -259,13 +297,38 @@ class AsyncOperators(OperatorFlows):
         return report
 
     async def reencrypt(self, *, limit: int | None = None, after: str = "") -> ReencryptReport:
-        """Encrypt recorded answers with the first key of the policy's key ring, newest first.
+        """Encrypt recorded answers with the first key of the policy's key ring, newest first, and the arguments,
+        steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
         to continue. It may run beside deliveries: an answer that changes meanwhile is left alone.
         """
-        flow = operations.reencrypt(self.policy.encryption, limit, after)
+        flow = operations.reencrypt(self.policy.encryption, limit, after, self._keeps_steps)
         return await self._runtime.run(flow)
+
+    async def archive(
+        self,
+        to: Archive | str,
+        *,
+        older_than: Duration,
+        limit: int | None = None,
+        after: str = "",
+    ) -> ArchiveReport:
+        """Move answers that were recorded longer ago than this from the store to an archive.
+
+        ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is durable in the
+        archive. Its record stays until its retention ends: a late duplicate does not run, and gets
+        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. Killed at any point, it loses nothing.
+        """
+        import asyncio
+
+        archive = await asyncio.to_thread(opened_archive, to)
+        job = Archiving(self._recorded_before(older_than), limit, after, self._keeps_steps)
+        while not job.is_over:
+            rows = await self._runtime.run(job.page())
+            await asyncio.to_thread(archive.write, rows)
+            await self._runtime.run(job.erase(rows))
+        return job.report()
 
     async def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
         """Park work whose lease ended this long ago without a redelivery; returns the records."""

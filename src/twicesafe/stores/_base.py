@@ -52,6 +52,8 @@ class Capabilities:
     """Messages can be written in the caller's own transaction."""
     steps: bool = False
     """Durable runs: named steps are recorded beside their record (`receiver.durable`)."""
+    copies: bool = False
+    """Takes copies of another store's records, so that a region can take over (`twicesafe follow`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from .._core.run_requests import (
     LoadRun,
     RecordStep,
     Restart,
+    RewriteRun,
     Run,
     Signal,
     StartRun,
@@ -149,6 +150,21 @@ class MemoryRuns:
             return None
         steps = [replace(step) for step in self._steps.get(ask.id, {}).values()]
         return Run(kept.function, kept.arguments, steps)
+
+    def rewrite_run(self, ask: RewriteRun) -> Ack:
+        kept, step = self._runs.get(ask.id), self._steps.get(ask.id, {}).get(ask.step)
+        if ask.step:
+            known = None if step is None else step.result
+        else:
+            known = None if kept is None else kept.arguments
+        ack, write = run_lifecycle.rewrite_run(self._rows.get(ask.id), known, ask)
+        if write and ask.step:
+            assert step is not None
+            step.result = ask.after
+        elif write:
+            assert kept is not None
+            kept.arguments = ask.after
+        return ack
 
     def find_due(self, ask: FindDue) -> Due:
         now = self._now()

@@ -31,6 +31,7 @@ from .._core.protocol import (
     Forget,
     History,
     Page,
+    RaiseFences,
     Read,
     Release,
     Request,
@@ -55,7 +56,7 @@ class MemoryStore(MemoryRuns, Store):
     """The blocking store. Shared by all threads of the process."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        durable=False, shared=False, server_clock=True, steps=True
+        durable=False, shared=False, server_clock=True, steps=True, copies=True
     )
 
     recalls: ClassVar[bool] = True
@@ -127,7 +128,7 @@ class MemoryStore(MemoryRuns, Store):
             self._rows[row.id] = row
         return ack  # type: ignore[no-any-return]
 
-    renew = fail = abandon = rewrite = _decide
+    renew = fail = abandon = rewrite = adopt = _decide
 
     def _operate(self, ask: Release | Resolve | Forget) -> Ack:
         before = self._rows.get(ask.id)
@@ -144,6 +145,10 @@ class MemoryStore(MemoryRuns, Store):
         self._audit.setdefault(ask.id, []).append(entry)
 
     release = resolve = forget = _operate
+
+    def raise_fences(self, ask: RaiseFences) -> Ack:
+        self._floor = max(self._floor, ask.above)
+        return Ack.OK
 
     def read(self, ask: Read) -> Row | None:
         row = self._rows.get(ask.id)

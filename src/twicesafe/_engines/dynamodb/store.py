@@ -29,7 +29,7 @@ __all__ = ["CAPABILITIES", "UNTRIED", "DynamodbStore"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-CAPABILITIES = Capabilities(server_clock=False, batch=False, native_expiry=True)
+CAPABILITIES = Capabilities(server_clock=False, batch=False, native_expiry=True, copies=True)
 
 UNTRIED: Final[Mapping[str, str]] = MappingProxyType(
     {

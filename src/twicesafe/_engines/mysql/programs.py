@@ -184,6 +184,10 @@ class MysqlPrograms(SqlPrograms):
         no_wait = self.returning and (type(ask) is ClaimRequest or ask.op in ACTS)
         return f"{self.lock} NOWAIT" if no_wait else self.lock
 
+    def insert_copy(self, row: Row) -> Program[bool]:
+        unless = f" ON DUPLICATE KEY UPDATE n = {self.records}.n"
+        return bool((yield Change(self._insert_copy + unless, self.values(row))))
+
     def floor(self) -> Program[int]:
         query = f"SELECT floor FROM {self.meta} WHERE one = {self.gate} LOCK IN SHARE MODE"
         return (yield Query(query))[0][0]  # type: ignore[no-any-return]

@@ -69,7 +69,9 @@ OPERATOR_PATIENCE: Final = 1.0
 class MysqlStore(Store):
     """The blocking store, for threads."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(transactions=True, outbox=True, steps=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        transactions=True, outbox=True, steps=True, copies=True
+    )
     dialect = "mysql"
 
     def __init__(self, settings: Settings, now: str = NOW) -> None:

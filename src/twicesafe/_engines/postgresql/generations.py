@@ -177,8 +177,9 @@ class GenerationPrograms(GenerationSweep, PostgresPrograms):
         move = f" SET generation = {current}, "
         self._save = self._save.replace(" SET ", move, 1)
         self._await = self._await.replace(" SET ", move, 1)
-        self._insert = self._insert.replace("(", "(generation, ", 1).replace(
-            "VALUES (", f"VALUES ({current}, ", 1
+        self._insert, self._insert_copy = (
+            insert.replace("(", "(generation, ", 1).replace("VALUES (", f"VALUES ({current}, ", 1)
+            for insert in (self._insert, self._insert_copy)
         )
 
     def statements(self) -> Statements:

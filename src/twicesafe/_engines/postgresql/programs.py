@@ -112,6 +112,9 @@ class PostgresPrograms(RequestPrograms):
                 raise
             return False  # the next claim will answer that it is locked
 
+    def insert_copy(self, row: Row) -> Program[bool]:
+        return bool((yield Change(f"{self._insert_copy} ON CONFLICT DO NOTHING", self.values(row))))
+
     def insert(self, row: Row) -> Program[bool]:
         """Insert a record with a fence above the floor; False: another transaction did."""
         return bool((yield Change(f"{self._insert} ON CONFLICT DO NOTHING", self.values(row))))

@@ -39,7 +39,7 @@ __all__ = ["CAPABILITIES", "PostgresStore"]
 
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True, steps=True)
+CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True, steps=True, copies=True)
 
 BATCH = 1000
 """The most requests in one statement."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..._core.protocol import Ack, Fail, Release, Resolve, Verdict
+from ..._core.protocol import Ack, Fail, Forget, Release, Resolve, Verdict
 from ...errors import UsageError
 
 __all__ = ["ACKS", "MOVED", "fail_values", "fence_of", "milliseconds", "operator_text"]
@@ -20,7 +20,7 @@ def milliseconds(duration: Any) -> int:
     return duration
 
 
-def fence_of(ask: Release | Resolve) -> bytes:
+def fence_of(ask: Release | Resolve | Forget) -> bytes:
     return b"" if ask.fence is None else b"%d" % ask.fence
 
 

@@ -14,11 +14,13 @@ from ..._core import lifecycle
 from ..._core.protocol import (
     Abandon,
     Ack,
+    Adopt,
     Claimed,
     ClaimRequest,
     Complete,
     Fail,
     Forget,
+    RaiseFences,
     Read,
     Release,
     Renew,
@@ -191,7 +193,7 @@ class RedisPrograms(RedisRuns):
         return self._act(ask, fence_of(ask), *result)
 
     def _forget(self, ask: Forget) -> ScriptCall:
-        return self._act(ask)
+        return self._act(ask, fence_of(ask))
 
     def _act(self, ask: Release | Resolve | Forget, *more: bytes) -> ScriptCall:
         return ScriptCall(
@@ -205,6 +207,26 @@ class RedisPrograms(RedisRuns):
     def _rewrite(self, ask: Rewrite) -> ScriptCall:
         args = (number_of(ask.state), ask.before, ask.after)
         return ScriptCall(self.scripts.rewrite, (self.key(ask.id),), args, True)
+
+    def _adopt(self, ask: Adopt) -> ScriptCall:
+        row = ask.row
+        numbers = (row.attempt, row.fence, row.created_at, row.changed_at, row.lease_until)
+        args: tuple[Any, ...] = (
+            *(b"" if ask.over is None else ask.over, number_of(row.state), number_of(row.cause)),
+            *(b"1" if row.hold else b"0", *numbers, row.expires_at, row.owner),
+            *(row.value.encode(), scope_text(row.scope).encode() if row.scope else b""),
+            *(operator_text(row.error), row.fingerprint or b""),
+        )
+        if row.result is not None:
+            args = (*args, row.result)
+        return ScriptCall(self.scripts.adopt, (self.key(ask.id),), args, True)
+
+    def raise_fences(self, ask: RaiseFences) -> Program[Ack]:
+        """A fence is the microsecond of its claim."""
+        (reply,) = yield [ScriptCall(self.scripts.read, (self.key(ask.id),), ())]
+        if isinstance(reply, Exception):
+            raise reply
+        return Ack.OK if reply[0] * 1000 > ask.above else Ack.REFUSED
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -227,7 +249,9 @@ _ASKS: Final[dict[str, Any]] = {
     "resolve": RedisPrograms._resolve,
     "forget": RedisPrograms._forget,
     "rewrite": RedisPrograms._rewrite,
+    "adopt": RedisPrograms._adopt,
     "record_step": RedisRuns._record_step,
+    "rewrite_run": RedisRuns._rewrite_run,
 }
 SIMPLE: Final = frozenset(_ASKS)
 """Requests that are one call."""

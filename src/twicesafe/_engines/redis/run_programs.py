@@ -15,6 +15,7 @@ from ..._core.run_requests import (
     LoadRun,
     RecordStep,
     Restart,
+    RewriteRun,
     Run,
     Signal,
     StartRun,
@@ -89,6 +90,10 @@ class RedisRuns(DueIndex):
         if ask.result is not None:
             args = (*args, ask.result)
         return ScriptCall(self.scripts.record_step, self._run_keys(ask.id), args, True)
+
+    def _rewrite_run(self, ask: RewriteRun) -> ScriptCall:
+        args = (ask.step.encode(), ask.before, ask.after)
+        return ScriptCall(self.scripts.rewrite_run, self._run_keys(ask.id), args, True)
 
     def suspend(self, ask: Suspend) -> Program[Ack]:
         args = (ask.owner, ask.fence, milliseconds(ask.delay))

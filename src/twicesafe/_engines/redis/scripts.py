@@ -26,6 +26,7 @@ SCRIPTS: Final = {
     "resolve": "allow-oom",
     "forget": "allow-oom",
     "rewrite": "allow-oom",
+    "adopt": "",
     "audit": "allow-oom",
     "read": "allow-oom",
     "peek": "allow-oom",
@@ -35,6 +36,7 @@ SCRIPTS: Final = {
     "start_run": "",
     "submit_run": "",
     "record_step": "allow-oom",
+    "rewrite_run": "allow-oom",
     "suspend": "allow-oom",
     "fail_run": "allow-oom",
     "restart": "allow-oom",
@@ -87,6 +89,7 @@ class Scripts:
     resolve: Script
     forget: Script
     rewrite: Script
+    adopt: Script
     audit: Script
     read: Script
     peek: Script
@@ -96,6 +99,7 @@ class Scripts:
     start_run: Script
     submit_run: Script
     record_step: Script
+    rewrite_run: Script
     suspend: Script
     fail_run: Script
     restart: Script

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 CheckServer: TypeAlias = Callable[[bytes], None]
 
-CAPABILITIES = Capabilities(native_expiry=True, wake=True, steps=True)
+CAPABILITIES = Capabilities(native_expiry=True, wake=True, steps=True, copies=True)
 
 QUICK = frozenset({"claim", "complete", "fail", "renew", "abandon", "read", "record_step"})
 """Requests that are one script call, and may be sent twice."""

@@ -14,9 +14,12 @@ from typing import Any, ClassVar
 
 from ..._core import lifecycle
 from ..._core.protocol import (
+    Ack,
+    Adopt,
     ClaimRequest,
     Forget,
     History,
+    RaiseFences,
     Read,
     Release,
     Request,
@@ -53,6 +56,8 @@ ACTS = frozenset({"release", "resolve", "forget", "restart"})
 """Requests of an operator. Each one is written to the audit trail, so it is never retried automatically.
 If an open transaction locks the record, the operator gets `Ack.LOCKED`."""
 
+COPYING = frozenset({"adopt", "raise_fences"})
+"""Requests that put copies of another store's records here."""
 
 NOTHING_SWEPT = SweepReport(removed=0, examined=0, more=False)
 """While records are moved, none is removed: numbers and fences are only safe above all that exist."""
@@ -106,6 +111,8 @@ class SqlPrograms(SqlSearch):
             " changed_at, expires_at, hold, cause, scope, value, error, fingerprint, result, id)"
             f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {id_})"
         )
+        self._insert_copy = self._insert
+        """An engine may make `_insert` take the next fence; a copy keeps its own."""
         self._write_audit = mark(
             f"INSERT INTO {self.audit} (id, at, action, done_by, why, state_before)"
             " VALUES (?, ?, ?, ?, ?, ?)"
@@ -247,6 +254,8 @@ class SqlPrograms(SqlSearch):
         """Load, decide by the lifecycle table, save. Needs a transaction around it."""
         if ask.op in RUN_OPS:
             return (yield from self.runs.perform(ask))
+        if ask.op in COPYING:
+            return (yield from getattr(self, ask.op)(ask))
         return (yield from self.decide_record(ask))
 
     def decide_record(self, ask: Any) -> Program[Any]:
@@ -263,6 +272,28 @@ class SqlPrograms(SqlSearch):
                 assert row is not None
                 yield from self.write_trail(ask, row, now)
         return answer
+
+    def adopt(self, ask: Adopt) -> Program[Ack]:
+        """The copy of another store's record. A claim may insert the same key at the same time."""
+        while True:
+            row, now = yield from self.load(ask.id, self.lock_for(ask))
+            answer, after = lifecycle.adopt(row, ask, now)
+            if after is None:
+                return answer
+            if row is not None:
+                yield from self.save(after)
+                return answer
+            if (yield from self.insert_copy(after)):
+                return answer
+
+    def insert_copy(self, row: Row) -> Program[bool]:
+        """Insert it with the fence that it has; False: there is a record by now."""
+        yield from self.save(row, new=True)
+        return True
+
+    def raise_fences(self, ask: RaiseFences) -> Program[Ack]:
+        yield Change(f"UPDATE {self.meta} SET floor = {ask.above:d} WHERE floor < {ask.above:d}")
+        return Ack.OK
 
     def write_trail(self, ask: Any, row: Row, now: int) -> Program[None]:
         """What an operator did to this record."""

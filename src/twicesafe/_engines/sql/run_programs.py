@@ -21,6 +21,7 @@ from ..._core.run_requests import (
     LoadRun,
     RecordStep,
     Restart,
+    RewriteRun,
     Run,
     Signal,
     StartRun,
@@ -66,6 +67,8 @@ class RunPrograms(RunUpkeep):
         self._drop_stale = mark(
             f"DELETE FROM {self.steps} WHERE id = ? AND fence > 0 AND fence < ? AND created_at < ?"
         )
+        self._rewrite_step = mark(f"UPDATE {self.steps} SET result = ? WHERE id = ? AND name = ?")
+        self._rewrite_arguments = mark(f"UPDATE {self.runs} SET arguments = ? WHERE id = ?")
         self._adopt = mark(f"UPDATE {self.steps} SET fence = ? WHERE id = ? AND fence = 0")
         self._prepare_upkeep()
 
@@ -247,6 +250,22 @@ class RunPrograms(RunUpkeep):
         function, arguments = rows[0]
         steps = yield from self._steps_of(ask.id)
         return Run(bytes(function).decode(), bytes(arguments), steps)
+
+    def rewrite_run(self, ask: RewriteRun) -> Program[Ack]:
+        row, _ = yield from self._records.load(ask.id, self._records.lock)
+        id_ = ask.id[:ID_BYTES]
+        if ask.step:
+            step = yield from self._step_of(ask.id, ask.step)
+            known = None if step is None else step.result
+            change = Change(self._rewrite_step, (ask.after, id_, ask.step.encode()))
+        else:
+            rows = yield Query(self._read_run, (id_,))
+            known = bytes(rows[0][1]) if rows else None
+            change = Change(self._rewrite_arguments, (ask.after, id_))
+        ack, write = run_lifecycle.rewrite_run(row, known, ask)
+        if write:
+            yield change
+        return ack
 
     def _steps_of(self, id_: bytes) -> Program[list[Step]]:
         rows = yield Query(self._read_steps, (id_[:ID_BYTES],))

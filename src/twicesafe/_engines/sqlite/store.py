@@ -36,7 +36,7 @@ class SqliteStore(SqliteRequests, Store):
     """The blocking store on one file."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        transactions=True, single_writer=True, outbox=True, steps=True
+        transactions=True, single_writer=True, outbox=True, steps=True, copies=True
     )
     dialect = "sqlite"
     recalls: ClassVar[bool] = True

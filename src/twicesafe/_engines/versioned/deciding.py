@@ -18,12 +18,14 @@ from typing import Any, Final
 from ..._core import lifecycle
 from ..._core.protocol import (
     Ack,
+    Adopt,
     Claimed,
     ClaimRequest,
     Complete,
     Fail,
     Forget,
     History,
+    RaiseFences,
     Read,
     Release,
     Renew,
@@ -126,6 +128,8 @@ class VersionedPrograms(ABC):
             answer, after = getattr(lifecycle, ask.op)(row, ask, now)
             if isinstance(ask, Renew) and after is not None:
                 lease = max(ask.lease, after.lease_until - now)
+            elif isinstance(ask, Adopt) and after is not None:
+                lease = max(1, after.lease_until - now)
         if after is None:
             return answer, None
         trail = [] if found is None else found.audit
@@ -176,7 +180,12 @@ class VersionedPrograms(ABC):
         found = yield from self.load(ask.id)
         return (yield from self.settle(ask, found))  # type: ignore[no-any-return]
 
-    abandon = release = resolve = forget = rewrite = _read_and_settle
+    abandon = release = resolve = forget = rewrite = adopt = _read_and_settle
+
+    def raise_fences(self, ask: RaiseFences) -> Program[Ack]:
+        """The fence of a new record is the time."""
+        yield from ()
+        return Ack.OK if self.clock.now() * 1000 > ask.above else Ack.REFUSED
 
     def read(self, ask: Read) -> Program[Row | None]:
         found = yield from self.load(ask.id)

@@ -37,6 +37,7 @@ TOPICS: Final = (
     "claims",
     "completion",
     "concurrency",
+    "copying",
     "durability",
     "failures",
     "joining",
@@ -62,6 +63,7 @@ from .checking import Checked, check  # noqa: E402
 from .claims import ClaimRules  # noqa: E402
 from .completion import CompletionRules  # noqa: E402
 from .concurrency import ConcurrencyRules  # noqa: E402
+from .copying import CopyingRules  # noqa: E402
 from .durability import DurabilityRules  # noqa: E402
 from .failures import FailureRules  # noqa: E402
 from .hooks import Place, StoreUnderTest  # noqa: E402
@@ -112,5 +114,6 @@ class StoreConformance(
     StepRules,
     RunRules,
     SuspendingRules,
+    CopyingRules,
 ):
     """Every rule. Subclass it under a name that pytest collects, and fill in the hooks."""

@@ -144,8 +144,8 @@ def rewrite(
     return Rewrite(key.id, state, before, after)
 
 
-def forget(key: Key = KEY, *, retention: int = HOUR) -> Forget:
-    return Forget(key.id, "cat", "erasure request", retention)
+def forget(key: Key = KEY, *, retention: int = HOUR, fence: int | None = None) -> Forget:
+    return Forget(key.id, "cat", "erasure request", retention, fence)
 
 
 # --- short scripts that longer ones begin with -----------------------------------------------

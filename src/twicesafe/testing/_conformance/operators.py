@@ -144,6 +144,19 @@ class OperatorRules(Rules):
             "an act that changed nothing must not be in the audit trail"
         )
 
+    @rule("P3")
+    def test_only_the_answer_that_was_seen_is_forgotten(self) -> Script[None]:
+        """An archive copies an answer, then forgets it: not one that was recorded meanwhile."""
+        seen = (yield from reach(State.COMPLETED)).fence
+        assert (yield release(force=True)) is Ack.OK
+        yield from unchanged(forget(fence=seen), Ack.LOST)
+        again = yield from won(B)
+        yield from unchanged(forget(fence=seen), Ack.LOST)
+        assert (yield again.complete(b"new")) is Ack.OK
+        yield from unchanged(forget(fence=seen), Ack.LOST)
+        assert (yield forget(fence=again.fence)) is Ack.OK
+        yield from unchanged(forget(fence=again.fence), Ack.OK)
+
     @rule("P6")
     def test_work_in_progress_cannot_be_forgotten(self) -> Script[None]:
         mine = yield from won(A)

@@ -1,4 +1,4 @@
-"""Rewriting: the same answer in other bytes, for a new encryption key. Nothing else may change.
+"""Rewriting: the same answer, or payload of a run, in other bytes, for a new encryption key. Nothing else may change.
 
 It compares what it replaces: an answer that was released, forgotten or recorded anew meanwhile stays.
 """
@@ -10,9 +10,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from ..._core.protocol import Ack, Verdict
+from ..._core.run_requests import LoadRun, RewriteRun, Run
 from ..._values.records import State
 from .asking import (
     HOUR,
+    KEY,
+    OTHER,
     STATES,
     A,
     B,
@@ -26,8 +29,10 @@ from .asking import (
     unchanged,
     won,
 )
+from .asking_runs import started, step, steps_of, suspend
 from .bench import Advance, Script
 from .rules import Rules, rule
+from .steps import NAMES
 
 __all__ = ["RewritingRules"]
 
@@ -101,3 +106,42 @@ class RewritingRules(Rules):
         yield forget()
         assert (yield rewrite(b"done", b"new")) is Ack.LOST
         assert (yield claim(C)).verdict is Verdict.FORGOTTEN
+
+    # -- durable runs -------------------------------------------------------------------------
+
+    @rule(needs="steps", cases=NAMES)
+    def test_a_payload_of_a_run_is_rewritten_and_nothing_else(self, case: str) -> Script[None]:
+        mine = yield from started(A)
+        yield step(mine, case, b"old", undo=True)
+        yield suspend(mine)
+        row, known = (yield read()), (yield from steps_of())[case]
+        assert (yield RewriteRun(KEY.id, case, b"old", b"new")) is Ack.OK
+        assert (yield RewriteRun(KEY.id, case, b"old", b"new")) is Ack.OK, "a network retry"
+        assert (yield RewriteRun(KEY.id, case, b"old", b"newer")) is Ack.LOST
+        assert (yield RewriteRun(KEY.id, "", b"j[1]", b"j[2]")) is Ack.OK
+        assert (yield RewriteRun(KEY.id, "", b"j[1]", b"j[3]")) is Ack.LOST
+        assert (yield read()) == row
+        run: Run = yield LoadRun(KEY.id)
+        assert (run.function, run.arguments) == ("shop.checkout", b"j[2]")
+        assert run.steps == [replace(known, result=b"new")]
+
+    @rule(needs="steps")
+    def test_a_run_in_progress_is_not_rewritten(self) -> Script[None]:
+        """Its worker may repeat a step whose answer was lost, and must find the bytes that it sent."""
+        mine = yield from started(A)
+        yield step(mine, "charge", b"old")
+        assert (yield RewriteRun(KEY.id, "charge", b"old", b"new")) is Ack.REFUSED
+        assert (yield RewriteRun(KEY.id, "", b"j[1]", b"new")) is Ack.REFUSED
+        assert (yield step(mine, "charge", b"old")) is Ack.OK
+        assert (yield mine.complete(b"x")) is Ack.OK
+        assert (yield RewriteRun(KEY.id, "charge", b"old", b"new")) is Ack.OK
+
+    @rule(needs="steps")
+    def test_what_is_not_there_is_not_rewritten(self) -> Script[None]:
+        assert (yield RewriteRun(KEY.id, "charge", b"old", b"new")) is Ack.MISSING
+        mine = yield from started(A)
+        yield step(mine, "empty", None)
+        yield suspend(mine)
+        for name in ("charge", "empty"):
+            assert (yield RewriteRun(KEY.id, name, b"old", b"new")) is Ack.MISSING
+        assert (yield RewriteRun(OTHER.id, "", b"j[1]", b"new")) is Ack.MISSING

@@ -1,0 +1,194 @@
+"""Mutants of regions: who starts what, what is in doubt, what is copied, how epochs change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from twicesafe._core import lifecycle
+from twicesafe._core.protocol import Ack
+from twicesafe._core.regions import claiming, epochs, following, moving
+from twicesafe._core.regions.epochs import Epoch
+from twicesafe._core.regions.following import Copied
+from twicesafe._values.records import State
+
+from .registry import Patch, mutant
+
+STUDY = "regions"
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+
+@mutant("a copy replaces whatever is there", STUDY)
+def copies_overwrite(patch: Patch) -> None:
+    patch(lifecycle, "adopt", lambda row, ask, now: (Ack.OK, ask.row))
+
+
+@mutant("a copy of a lower fence replaces a record", STUDY)
+def copies_compare_states_only(patch: Patch) -> None:
+    adopt = lifecycle.adopt
+
+    def by_state(row: Any, ask: Any, now: int) -> Any:
+        level = row if row is None else replace(row, fence=ask.row.fence)
+        return adopt(level, ask, now) if ask.over is None else adopt(row, ask, now)
+
+    patch(lifecycle, "adopt", by_state)
+
+
+@mutant("a record without an answer is copied over an answer", STUDY)
+def doubts_are_copied_over_answers(patch: Patch) -> None:
+    adopt = lifecycle.adopt
+
+    def anyhow(row: Any, ask: Any, now: int) -> Any:
+        weaker = row is not None and row.state in (State.COMPLETED, State.FAILED)
+        return adopt(replace(row, state=State.PARKED) if weaker else row, ask, now)
+
+    patch(lifecycle, "adopt", anyhow)
+
+
+# --- who may start -------------------------------------------------------------------------------
+
+
+@mutant("a region asks the register once, and never again", STUDY)
+def the_register_is_asked_once(patch: Patch) -> None:
+    patch(
+        claiming.Region,
+        "learn",
+        lambda self, home, epoch, sent: self._known.update({home: (epoch, 1e9)}),
+    )
+
+
+@mutant("what the register said is counted from its answer, not from the question", STUDY)
+def the_lease_starts_at_the_answer(patch: Patch) -> None:
+    learn = claiming.Region.learn
+    patch(
+        claiming.Region,
+        "learn",
+        lambda self, home, epoch, sent: learn(self, home, epoch, self.clock() + self.lease),
+    )
+
+
+@mutant("a claim that is won is not compared with the register again", STUDY)
+def no_second_look(patch: Patch) -> None:
+    confirmed = claiming._confirmed
+
+    def once(region: Any, key: Any) -> Any:
+        epoch, until = region.known("eu")
+        if (
+            until
+            and epoch is not None
+            and region.clock() < until + 10
+            and getattr(region, "asked", False)
+        ):
+            region.asked = False
+            return epoch
+        found = yield from confirmed(region, key)
+        region.asked = True
+        return found
+
+    patch(claiming, "_confirmed", once)
+
+
+@mutant("a closed epoch is taken for an open one", STUDY)
+def closed_epochs_are_open(patch: Patch) -> None:
+    look = epochs.look
+
+    def as_open(key: Any) -> Any:
+        found = yield from look(key)
+        return found and (replace(found[0], closed=False), found[1])
+
+    patch(claiming, "look", as_open)
+
+
+# --- what is in doubt ----------------------------------------------------------------------------
+
+
+@mutant("an unknown key is new", STUDY)
+def unknown_keys_are_new(patch: Patch) -> None:
+    in_doubt = claiming._in_doubt
+    patch(claiming, "_in_doubt", lambda epoch, row: row is not None and in_doubt(epoch, row))
+
+
+@mutant("a copied record in progress is taken over as usual", STUDY)
+def unfinished_copies_are_taken_over(patch: Patch) -> None:
+    in_doubt = claiming._in_doubt
+
+    def trusting(epoch: Epoch, row: Any) -> bool:
+        return in_doubt(epoch, row) and not (row is not None and row.state is State.IN_PROGRESS)
+
+    patch(claiming, "_in_doubt", trusting)
+
+
+@mutant("a claim that nobody decided about is taken for decided", STUDY)
+def undecided_claims_are_decided(patch: Patch) -> None:
+    in_doubt = claiming._in_doubt
+
+    def trusting(epoch: Epoch, row: Any) -> bool:
+        return in_doubt(epoch, row) and not (row is not None and row.fence > epoch.base)
+
+    patch(claiming, "_in_doubt", trusting)
+
+
+@mutant("the cut is when the epoch was closed, without the lease of the old region", STUDY)
+def the_cut_is_too_early(patch: Patch) -> None:
+    fail_over = moving.fail_over
+    patch(moving, "fail_over", lambda move, lag: fail_over(move._replace(lease=-300, skew=0), lag))
+
+
+@mutant("work that runs in doubt is not marked", STUDY)
+def doubts_are_not_marked(patch: Patch) -> None:
+    patch(claiming, "finishing", lambda region, ask: ask)
+
+
+# --- moving --------------------------------------------------------------------------------------
+
+
+@mutant("a switch does not wait until the old region has stopped", STUDY)
+def a_switch_does_not_wait(patch: Patch) -> None:
+    def at_once(move: Any, cut: int) -> Any:
+        yield from ()
+
+    patch(moving, "_until", at_once)
+
+
+@mutant("a switch does not copy the rest", STUDY)
+def a_switch_leaves_the_rest(patch: Patch) -> None:
+    def nothing(move: Any, epoch: Any) -> Any:
+        yield from ()
+        return Copied()
+
+    patch(moving, "_copied", nothing)
+
+
+@mutant("settling ends the doubt without copying", STUDY)
+def settling_copies_nothing(patch: Patch) -> None:
+    settle = moving.settle
+    patch(moving, "settle", lambda move, lost: settle(move, True))
+
+
+@mutant("settling goes on where the follower is, not where it was at the failover", STUDY)
+def settling_begins_too_late(patch: Patch) -> None:
+    follow = following.follow
+
+    def late(*args: Any, high: Any = None, **more: Any) -> Any:
+        return follow(*args, **more)
+
+    patch(moving, "follow", late)
+
+
+@mutant("an answer of the old region is dropped where the key is held or at work", STUDY)
+def settling_names_nothing(patch: Patch) -> None:
+    def silent(seen: Any, row: Any) -> Any:
+        yield from ()
+
+    patch(following, "_settle", silent)
+
+
+@mutant("an epoch is replaced without a look at which one it is", STUDY)
+def epochs_are_overwritten(patch: Patch) -> None:
+    def anyhow(row: Any, ask: Any, now: int) -> Any:
+        return Ack.OK, replace(row, result=ask.after)
+
+    patch(lifecycle, "rewrite", anyhow)

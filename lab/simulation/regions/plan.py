@@ -1,0 +1,107 @@
+"""A seed becomes a plan: plain data, from which alone the run follows."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import msgspec
+
+from ..plans import Fault, Incident
+
+__all__ = [
+    "ACTS",
+    "FAULTS",
+    "INCIDENTS",
+    "KEYS",
+    "LEASE",
+    "QUIET",
+    "REGIONS",
+    "SKEW",
+    "Delivery",
+    "Plan",
+    "draw",
+]
+
+REGIONS: Final = ("eu", "us")
+FAULTS: Final = ("request lost", "reply lost", "late", "answered late")
+INCIDENTS: Final = ("crash", "pause", "no register", "no other region", "operator dies")
+ACTS: Final = ("fail over", "switch", "settle", "give up")
+KEYS: Final = 4
+WORKERS: Final = 2
+"""In each region."""
+QUIET: Final = 6.0
+"""Seconds after which nothing more goes wrong."""
+LEASE: Final = 0.3
+SKEW: Final = 0.1
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    at: float
+    key: int
+    worker: int
+    """The even ones are in the first region."""
+    seconds: float
+    """How long the handler works."""
+    fails: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True):
+    seed: int
+    unknown: str
+    deliveries: tuple[Delivery, ...]
+    passes: tuple[tuple[float, bool], ...]
+    """When the follower copies: from the region that serves to the other one, or back."""
+    incidents: tuple[Incident, ...]
+    """What goes wrong, and what operators do."""
+    faults: tuple[Fault, ...]
+    rates: tuple[float, ...]
+    """How fast the clocks of workers run."""
+    offsets: tuple[int, ...]
+    """By how many milliseconds the clocks of the two stores, the register and the senders are wrong."""
+
+
+def draw(seed: int) -> Plan:
+    chance = random.Random(f"regions {seed}")
+    workers = len(REGIONS) * WORKERS
+    times = sorted(round(chance.uniform(0.4, QUIET), 3) for _ in range(chance.randint(1, 5)))
+    moves = [
+        Incident(at, chance.choices(ACTS, (10, 6, 5, 1))[0], (turn + (chance.random() < 0.8)) % 2)
+        for turn, at in enumerate(times)
+    ]
+    deliveries = []
+    for key in range(KEYS):  # around a move, and after it
+        first = max(0.0, chance.choice(times) + chance.uniform(-0.8, 0.2))
+        for _ in range(chance.randint(2, 6)):
+            at = first + chance.choice((0.0, 0.01, 0.2, 0.6, 1.5)) * chance.random()
+            length = chance.choice((0.0, 0.01, 0.1, 0.6, 1.2))
+            fails = chance.random() < 0.15
+            deliveries.append(Delivery(round(at, 3), key, chance.randrange(workers), length, fails))
+    troubles = [
+        Incident(
+            round(chance.uniform(0, QUIET), 3),
+            chance.choice(INCIDENTS),
+            chance.randrange(workers),
+            round(chance.choice((0.05, 0.3, 1.0, 2.0)) * chance.random(), 3),
+        )
+        for _ in range(chance.randint(0, 5))
+    ]
+    faults = [
+        Fault(chance.randrange(250), chance.choice(FAULTS), round(chance.choice((0.02, 0.4)), 3))
+        for _ in range(chance.randint(0, 12))
+    ]
+    every = chance.choice((0.1, 0.4, 1.5))
+    passes = tuple(
+        (round(n * every + chance.uniform(0, every), 3), chance.random() < 0.25)
+        for n in range(int(QUIET / every))
+    )
+    return Plan(
+        seed,
+        chance.choice(("hold", "hold", "run", "ask")),
+        tuple(sorted(deliveries, key=lambda each: each.at)),
+        passes,
+        tuple(sorted([*moves, *troubles], key=lambda each: each.at)),
+        tuple({fault.nth: fault for fault in faults}.values()),
+        tuple(chance.choice((0.98, 1.0, 1.02)) for _ in range(workers)),
+        tuple(chance.choice((-40, 0, 40)) for _ in range(4)),
+    )

@@ -1,0 +1,105 @@
+"""``twicesafe follow``: copy the records of one store to another, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ..errors import StoreUnavailableError
+from ..regions import Copied, Follower
+from ..stores._urls import is_missing, mask
+from .exits import NO, UNAVAILABLE, Ended, report_error
+from .options import JsonOption, duration, flag
+from .output import Screen, counted
+from .progress import status_line
+from .stopping import interruptible
+
+__all__ = ["follow"]
+
+
+def follow(
+    source: Annotated[
+        str, typer.Option("--from", metavar="URL", help="Store to copy from.", show_default=False)
+    ],
+    target: Annotated[
+        str, typer.Option("--to", metavar="URL", help="Store to copy to.", show_default=False)
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Name of the source: its region. The target keeps the progress under it. Default: the "
+            "source's URL without secrets.",
+            show_default=False,
+        ),
+    ] = None,
+    once: Annotated[bool, flag("--once", help="Copy what has changed, then exit.")] = False,
+    every: Annotated[
+        float,
+        typer.Option(
+            "--every",
+            metavar="DURATION",
+            parser=duration(0.01),
+            help="Pause between two passes. Default: 1s.",
+            show_default=False,
+        ),
+    ] = 1.0,
+    overlap: Annotated[
+        float,
+        typer.Option(
+            "--overlap",
+            metavar="DURATION",
+            parser=duration(0),
+            help="How much of the last pass to read again, for clocks that differ. Default: 60s.",
+            show_default=False,
+        ),
+    ] = 60.0,
+    json: JsonOption = False,
+) -> None:
+    """Copy records from one store to another, also of another engine, and keep copying.
+
+    A newer record of the target is never replaced, so it can run beside deliveries, twice, and again after a
+    crash: it continues after the last whole pass. With --json it prints one line for each pass. The status is 1 if
+    the target refused a record.
+    Example: [cyan]twicesafe follow --from postgresql://eu/shop --to postgresql://us/shop --name eu[/]
+    """
+    screen = Screen(json)
+    if is_missing(source):
+        raise Ended(f"there is no store at {mask(source)}: check --from", UNAVAILABLE)
+    report = Copied()
+
+    def said() -> str:
+        return (
+            f"{counted(report.examined, 'record')} examined, {report.copied:,} copied, {report.newer:,} newer in "
+            f"the target, {report.skipped:,} skipped; {report.took:.1f} s"
+        )
+
+    def tell(found: Copied | StoreUnavailableError) -> None:
+        nonlocal report
+        if isinstance(found, StoreUnavailableError):
+            report_error(screen, found)  # it may be back by the next pass
+            return
+        report = found
+        if json:
+            counts = {each: getattr(found, each) for each in found.__struct_fields__}
+            screen.data({**counts, "took": round(found.took, 3)}, indent=None)
+
+    with Follower.open(source, target, name=name, overlap=overlap) as follower:
+        screen.place(f"{mask(source)} → {mask(target)} as {follower.name}")
+        with status_line(screen, "copying", said):
+            if once:
+                tell(follower.once())
+            else:
+                with interruptible(follower.stop):
+                    follower.run(every, tell=tell)
+    good = not report.failed_count
+    screen.say(Text("✓", "green") if good else Text("!", "yellow"), said())
+    if not good:
+        raise Ended(
+            f"{mask(target)} refused {counted(report.failed_count, 'record')} ({', '.join(report.failed[:3])}…): "
+            "look at them with twicesafe keys show --id",
+            NO,
+        )

@@ -1,0 +1,222 @@
+"""Following a store: one pass copies what has changed in it, oldest knowledge first to newest last.
+
+A pass reads the records that changed since the last one, by the source's own clock, with an overlap
+for clocks that differ and transactions that end late. `Adopt` puts each record into the target, and
+never in place of a newer one, so a pass may be repeated, and two followers may run at once.
+
+How far a pass came is a document in the *target*, which is what is left when the source is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from ..._values.keys import Key
+from ..._values.records import Row, State
+from ...errors import CorruptRecordError, StoreUnavailableError
+from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
+from ..run_requests import LoadRun
+from .claiming import PROBED
+from .epochs import OWN_SCOPES, On, RegionFlow, put_document
+
+__all__ = ["SOURCE", "TARGET", "Copied", "Progress", "follow", "progress_key", "progress_of"]
+
+SOURCE: Final = "source"
+TARGET: Final = "target"
+
+PAGE: Final = 200
+"""Records that are read at once."""
+
+NAMED: Final = 20
+"""Keys of problems that a report names."""
+
+UNFINISHED: Final = (State.IN_PROGRESS, State.RELEASED, State.SUSPENDED)
+ANSWERED: Final = (State.COMPLETED, State.FAILED)
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a follower came. In the target, under the name of the source."""
+
+    high: int = 0
+    """The newest change that was copied, by the source's clock."""
+    until: int = 0
+    """Everything that the source recorded before this was copied (ms since 1970, the follower's clock)."""
+    passes: int = 0
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pass did."""
+
+    examined: int = 0
+    """Records that were read from the source."""
+    copied: int = 0
+    """Records that the target has now, or had already."""
+    newer: int = 0
+    """Records of which the target has a newer one, or the answer."""
+    learned: int = 0
+    """When settling: answers of the old region to keys that were held or unfinished here."""
+    twice: tuple[str, ...] = ()
+    """When settling: keys (in short form) that both regions worked on. At most 20 are named."""
+    twice_count: int = 0
+    """When settling: how many."""
+    skipped: int = 0
+    """Unfinished durable runs, and forgotten keys that the target never knew."""
+    failed: tuple[str, ...] = ()
+    """Keys (in short form) that the target refused. At most 20 are named."""
+    failed_count: int = 0
+    until: int = 0
+    """As in the progress."""
+    took: float = 0.0
+    """Seconds."""
+
+
+def progress_key(source: str) -> Key:
+    return Key(source, scope=(OWN_SCOPES[1],), absolute=True)
+
+
+def progress_of(source: str) -> RegionFlow[tuple[Progress, bytes | None]]:
+    key = progress_key(source)
+    row: Row | None = yield On(TARGET, Read(key.id))
+    if row is None or row.result is None:
+        return Progress(), None
+    try:
+        return msgspec.json.decode(row.result, type=Progress), row.result
+    except msgspec.MsgspecError as error:
+        raise CorruptRecordError(
+            f"the progress of following {source!r} cannot be read ({error}); release its record in the "
+            "target, and everything is copied again",
+            key=key,
+        ) from error
+
+
+class _Pass:
+    """What is counted on the way."""
+
+    def __init__(self) -> None:
+        self.examined = self.copied = self.newer = self.learned = self.skipped = self.high = 0
+        self.twice: list[str] = []
+        self.failed: list[str] = []
+
+    def report(self, until: int, took: float) -> Copied:
+        return Copied(
+            examined=self.examined,
+            copied=self.copied,
+            newer=self.newer,
+            learned=self.learned,
+            twice=tuple(self.twice[:NAMED]),
+            twice_count=len(self.twice),
+            skipped=self.skipped,
+            failed=tuple(self.failed[:NAMED]),
+            failed_count=len(self.failed),
+            until=until,
+            took=took,
+        )
+
+
+def follow(
+    source: str,
+    now: Callable[[], int],
+    *,
+    overlap: int,
+    steps: bool,
+    base: int | None = None,
+    high: int | None = None,
+    tell: Callable[[int], None] | None = None,
+) -> RegionFlow[Copied]:
+    """One pass. `steps`: the source can keep durable runs. `base`: settle what older epochs left,
+    since the change `high`.
+
+    The pass that fails changes no progress, so the next one copies the same records again.
+    """
+    before, document = yield from progress_of(source)
+    began = now()
+    high = before.high if high is None else high
+    since = high - overlap if high else None
+    seen = _Pass()
+    after = ""
+    while True:
+        page: Page = yield On(SOURCE, Browse(PAGE, changed_after=since, after=after))
+        rows = []
+        for row in page.rows:
+            seen.high = max(seen.high, row.changed_at)
+            if row.scope[:1] and row.scope[0] in OWN_SCOPES:
+                continue
+            seen.examined += 1
+            copy = yield from _copyable(row, steps)
+            if copy is None:
+                seen.skipped += 1
+            else:
+                rows.append(copy)
+        answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
+        for row, answer in zip(rows, answers, strict=True):
+            yield from _count(seen, row, answer, base)
+        if tell is not None:
+            tell(seen.examined)
+        after = page.after
+        if not after:
+            break
+    done = Progress(high=max(before.high, seen.high), until=began, passes=before.passes + 1)
+    if not seen.failed:
+        yield from _save(source, document, done)
+    return seen.report(began if not seen.failed else before.until, (now() - began) / 1000)
+
+
+def _copyable(row: Row, steps: bool) -> RegionFlow[Row | None]:
+    if row.state is State.SUSPENDED:
+        return None
+    if row.state is State.FORGOTTEN and len(row.id) < 32:
+        # Its text is erased, and with it half of its id; the target may have the whole one.
+        known: Page = yield On(TARGET, Browse(1, digits=row.id.hex()))
+        return msgspec.structs.replace(row, id=known.rows[0].id) if known.rows else None
+    if steps and row.state in UNFINISHED and (yield On(SOURCE, LoadRun(row.id))) is not None:
+        return None
+    return row
+
+
+def _count(seen: _Pass, row: Row, answer: Any, base: int | None) -> RegionFlow[None]:
+    if isinstance(answer, StoreUnavailableError):
+        raise answer
+    if isinstance(answer, Exception):
+        seen.failed.append(row.id[:4].hex())
+    elif answer is Ack.OK:
+        seen.copied += 1
+    elif base is None or row.fence > base or row.state not in ANSWERED:
+        seen.newer += 1
+    else:
+        yield from _settle(seen, row)
+
+
+def _settle(seen: _Pass, row: Row) -> RegionFlow[None]:
+    """The old region has an answer, and this one a newer record: its answer counts, unless there is one.
+
+    A worker of this region may be at work on the key; then both regions worked on it.
+    """
+    here: Row | None = yield On(TARGET, Read(row.id))
+    if here is None or here.fence <= row.fence:
+        seen.newer += 1
+        return
+    if here.state in (*ANSWERED, State.FORGOTTEN) and not here.error.endswith(PROBED):
+        if (here.owner, here.state, here.result) == (row.owner, row.state, row.result):
+            seen.newer += 1  # settled before
+        else:
+            seen.twice.append(row.id[:4].hex())
+        return
+    learned = msgspec.structs.replace(row, fence=here.fence + 1)
+    if (yield On(TARGET, Adopt(learned, over=here.fence))) is not Ack.OK:
+        yield from _settle(seen, row)
+        return
+    seen.learned += 1
+    if here.state in UNFINISHED and here.attempt:
+        seen.twice.append(row.id[:4].hex())
+
+
+def _save(source: str, document: bytes | None, done: Progress) -> RegionFlow[None]:
+    """If another follower of the same source was faster, its progress stays."""
+    key, after = progress_key(source), msgspec.json.encode(done)
+    if document is None:
+        yield from put_document(TARGET, key, after)
+    else:
+        yield On(TARGET, Rewrite(key.id, State.COMPLETED, document, after))

@@ -1,0 +1,28 @@
+"""Regions: copies of records in another store, and an explicit rule for the keys that a takeover cannot know.
+
+    Regions, AsyncRegions       receivers that start work only in the region that serves a key;
+                                failing over, switching, settling
+    Follower, AsyncFollower     copies the records of one store to another, again and again
+    Epoch, RegionStatus         who serves the keys of a home, since when, and what is in doubt
+    Copied                      what one pass of a follower did
+    sent_at_of_uuid7            when a message was sent, if its key is a UUIDv7
+
+docs/how-to/regions.md explains the rule, and what it cannot do.
+"""
+
+from .._core.regions.epochs import Epoch
+from .._core.regions.following import Copied
+from ._follower import AsyncFollower, Follower
+from ._regions import AsyncRegions, Regions
+from ._settings import RegionStatus, sent_at_of_uuid7
+
+__all__ = [
+    "AsyncFollower",
+    "AsyncRegions",
+    "Copied",
+    "Epoch",
+    "Follower",
+    "RegionStatus",
+    "Regions",
+    "sent_at_of_uuid7",
+]

@@ -1,0 +1,177 @@
+"""A follower: copies the records of one store to another, pass after pass.
+
+with Follower.open("postgresql://eu/shop", "postgresql://us/shop", name="eu") as follower:
+    follower.run(every=1.0)             # until follower.stop()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+from .._core.regions.epochs import RegionFlow
+from .._core.regions.following import SOURCE, TARGET, Copied, follow
+from .._values.clocks import wall_clock
+from .._values.keys import Key
+from .._values.settings import Duration, expect, seconds
+from ..errors import StoreUnavailableError, UnsupportedByStoreError
+from ..stores._base import AsyncStore, Store
+from ..stores._urls import mask, open_async_store, open_store
+from ._performing import perform, perform_async
+from ._settings import lag_of
+
+__all__ = ["AsyncFollower", "Follower"]
+
+LONGEST_PAUSE = 30.0
+"""Seconds between two passes while a store does not answer."""
+
+
+class _Following:
+    """What both have in common."""
+
+    def __init__(self, source: Any, target: Any, name: str, overlap: Duration) -> None:
+        if not target.capabilities.copies:
+            raise UnsupportedByStoreError(
+                f"{target.url} takes no copies of records: copy to SQLite, PostgreSQL, MariaDB, Redis, DynamoDB or MongoDB"
+            )
+        self.name = Key(name).value
+        """Under which the target keeps the progress."""
+        self._overlap = round(seconds(overlap, "overlap") * 1000)
+        self._stores = {SOURCE: source, TARGET: target}
+        self._owned: tuple[Any, ...] = ()
+
+    def _pass(self, tell: Callable[[int], None] | None) -> RegionFlow[Copied]:
+        steps = self._stores[SOURCE].capabilities.steps
+        return follow(self.name, wall_clock, overlap=self._overlap, steps=steps, tell=tell)
+
+
+class Follower(_Following):
+    """Copies records from `source` to `target`. It never replaces a newer record, and may be repeated."""
+
+    def __init__(
+        self, source: Store, target: Store, *, name: str, overlap: Duration = 60.0
+    ) -> None:
+        super().__init__(source, target, name, overlap)
+        self._stopped = threading.Event()
+
+    @classmethod
+    def open(
+        cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
+    ) -> Self:
+        """``name``: of the source, as the target remembers it; default: its URL without secrets."""
+        stores = open_store(source), open_store(target)
+        follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
+        follower._owned = stores
+        return follower
+
+    def once(self, tell: Callable[[int], None] | None = None) -> Copied:
+        """One pass: everything that the source recorded before it began is in the target when it ends."""
+        return perform(self._pass(tell), self._stores)
+
+    def lag(self) -> float | None:
+        """Seconds since the last whole pass began; None: there was none. Needs only the target."""
+        return perform(lag_of(self.name), self._stores)
+
+    def run(
+        self,
+        every: Duration = 1.0,
+        *,
+        tell: Callable[[Copied | StoreUnavailableError], None] | None = None,
+    ) -> None:
+        """Pass after pass, until `stop`. While a store does not answer, it tries again, and less often."""
+        pause = rest = _pause(every)
+        while not self._stopped.is_set():
+            try:
+                found: Copied | StoreUnavailableError = self.once()
+                rest = pause
+            except StoreUnavailableError as error:
+                found, rest = error, min(2 * max(rest, 0.5), LONGEST_PAUSE)
+            if tell is not None:
+                tell(found)
+            if self._stopped.wait(rest):
+                return
+
+    def stop(self) -> None:
+        """End `run` after the pass that runs now. From any thread."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        for store in self._owned:
+            store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class AsyncFollower(_Following):
+    """The async version of `Follower`."""
+
+    def __init__(
+        self, source: AsyncStore, target: AsyncStore, *, name: str, overlap: Duration = 60.0
+    ) -> None:
+        super().__init__(source, target, name, overlap)
+        self._stopped = asyncio.Event()
+
+    @classmethod
+    def open(
+        cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
+    ) -> Self:
+        """``name``: of the source, as the target remembers it; default: its URL without secrets."""
+        stores = open_async_store(source), open_async_store(target)
+        follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
+        follower._owned = stores
+        return follower
+
+    async def once(self, tell: Callable[[int], None] | None = None) -> Copied:
+        """One pass: everything that the source recorded before it began is in the target when it ends."""
+        return await perform_async(self._pass(tell), self._stores)
+
+    async def lag(self) -> float | None:
+        """Seconds since the last whole pass began; None: there was none. Needs only the target."""
+        return await perform_async(lag_of(self.name), self._stores)
+
+    async def run(
+        self,
+        every: Duration = 1.0,
+        *,
+        tell: Callable[[Copied | StoreUnavailableError], None] | None = None,
+    ) -> None:
+        """Pass after pass, until `stop`. While a store does not answer, it tries again, and less often."""
+        pause = rest = _pause(every)
+        while not self._stopped.is_set():
+            try:
+                found: Copied | StoreUnavailableError = await self.once()
+                rest = pause
+            except StoreUnavailableError as error:
+                found, rest = error, min(2 * max(rest, 0.5), LONGEST_PAUSE)
+            if tell is not None:
+                tell(found)
+            try:
+                await asyncio.wait_for(self._stopped.wait(), rest)
+            except TimeoutError:
+                continue
+
+    def stop(self) -> None:
+        """End `run` after the pass that runs now. On the event loop."""
+        self._stopped.set()
+
+    async def close(self) -> None:
+        for store in self._owned:
+            await store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+def _pause(every: Duration) -> float:
+    pause = seconds(every, "every")
+    expect(pause >= 0, "every", every, "use 0 or more seconds")
+    return pause

@@ -1,0 +1,307 @@
+"""Regions: each key has a home region, which alone starts work for it; another one can take over.
+
+regions = Regions.open(
+    {"eu": "postgresql://eu/shop", "us": "postgresql://us/shop"}, register="etcd://quorum:2379/twicesafe"
+)
+regions.create()                                    # once
+receiver = regions.receiver("eu")                   # in the workers of eu
+regions.follower("eu", "us").run()                  # somewhere, all the time
+regions.fail_over("eu", to="us")                    # eu is lost
+regions.settle("eu")                                # its store is back
+regions.switch("eu", to="eu")                       # home again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Self
+
+from .._core.regions.claiming import HERE, Unknown
+from .._core.regions.epochs import REGISTER, Epoch
+from .._core.regions.following import SOURCE, TARGET, Copied
+from .._core.regions.moving import current, fail_over, settle, switch
+from .._values.keys import Key
+from .._values.records import Record
+from .._values.settings import Duration, seconds
+from ..receiver import AsyncReceiver, Receiver
+from ..stores._base import AsyncStore, Store
+from ..stores._urls import open_async_store, open_store
+from ._follower import AsyncFollower, Follower
+from ._performing import perform, perform_async
+from ._region_store import AsyncRegionStore, RegionStore
+from ._settings import (
+    RegionsBase,
+    RegionStatus,
+    count_doubts,
+    lag_of,
+    list_doubts,
+    sent_at_of_uuid7,
+)
+
+__all__ = ["AsyncRegions", "Regions"]
+
+
+class Regions(RegionsBase):
+    """The stores of all regions, and the register that says which of them serves a key."""
+
+    def __init__(
+        self,
+        stores: Mapping[str, Store],
+        *,
+        register: Store,
+        name: str = "default",
+        home: str | Callable[[Key], str] | None = None,
+        sent_at: Callable[[Key], datetime | None] = sent_at_of_uuid7,
+        unknown: Unknown = "hold",
+        lease: Duration = 10.0,
+        skew: Duration = 5.0,
+        overlap: Duration = 60.0,
+        max_lag: Duration = 60.0,
+    ) -> None:
+        self._stores, self._register = dict(stores), register
+        self._owned: tuple[Store, ...] = ()
+        self._configure(
+            name=name,
+            home=home,
+            sent_at=sent_at,
+            unknown=unknown,
+            lease=lease,
+            skew=skew,
+            overlap=overlap,
+            max_lag=max_lag,
+        )
+
+    @classmethod
+    def open(cls, stores: Mapping[str, str], *, register: str, **settings: Any) -> Self:
+        """Open the stores at these URLs, by the names of their regions, and the register.
+
+        ``home``: the home of a key: a region, or a function of the key that names one; default: the
+        first region. ``unknown``: what to do with a key in doubt: ``"hold"``, ``"run"``, or a function
+        of the key that says True (it was done), False (it was not) or None (not known: hold it).
+        ``sent_at``: when the message of a key was sent, or None. ``lease``: for how many seconds a
+        region may act on what the register said. ``skew``: how far clocks may differ, those of senders
+        too. ``overlap``: how much of the last pass a follower reads again. ``max_lag``: the most
+        seconds of copying that a failover may miss.
+        """
+        opened = {region: open_store(url) for region, url in stores.items()}
+        regions = cls(opened, register=open_store(register), **settings)
+        regions._owned = (*opened.values(), regions._register)
+        return regions
+
+    def create(self) -> list[Epoch]:
+        """Write the first epoch of each home into the register, unless it has one."""
+        return perform(self._create(), {REGISTER: self._register})
+
+    def receiver(self, region: str, **settings: Any) -> Receiver:
+        """A receiver for the workers of this region; settings as of `Receiver`."""
+        worker = self._worker(region)
+        return Receiver(RegionStore(self._stores[region], self._register, worker), **settings)
+
+    def follower(self, source: str, target: str) -> Follower:
+        """A follower that copies the records of one region to another."""
+        places = self._places(source, target)
+        return Follower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
+
+    def fail_over(self, home: str, to: str, *, max_lag: Duration | None = None) -> Epoch:
+        """Let another region serve the keys of this home, although the old one may not be reachable.
+
+        Refused if the lag of the copies is unknown, or longer than ``max_lag``. From then on the new
+        region holds, runs or asks about (`unknown`) every key in doubt.
+        """
+        move = self._move(home, to)
+        most = self._max_lag if max_lag is None else seconds(max_lag, "max_lag")
+        return perform(fail_over(move, most), self._places(to, to))
+
+    def switch(self, home: str, to: str) -> Epoch:
+        """Let another region serve the keys of this home; both are up. Nothing will be in doubt, but
+        work that the old region still does.
+
+        No region starts work for `lease` + `skew` seconds and one pass of copying. Also the way back
+        after a failover, once it is settled.
+        """
+        epoch = self._current(home)
+        steps = self._stores[epoch.region].capabilities.steps
+        return perform(switch(self._move(home, to, steps)), self._places(epoch.region, to))
+
+    def settle(self, home: str, *, lost: bool = False) -> Copied:
+        """Copy what the old region did before the failover, and end the doubt.
+
+        Held keys that it completed get its answer. Keys that both regions worked on are counted and
+        named. ``lost=True``: its records are gone; unknown keys count as new from now on.
+        """
+        epoch = self._current(home)
+        source = epoch.source or epoch.region
+        steps = self._stores[source].capabilities.steps
+        move = self._move(home, epoch.region, steps)
+        return perform(settle(move, lost), self._places(source, epoch.region))
+
+    def status(self) -> list[RegionStatus]:
+        """One for each home. Needs the register, and the stores of the regions that serve."""
+        found = []
+        for home, epoch in perform(self._epochs(), {REGISTER: self._register}).items():
+            lags = {
+                other: perform(lag_of(epoch.region), {TARGET: store})
+                for other, store in self._stores.items()
+                if other != epoch.region
+            }
+            here = {HERE: self._stores[epoch.region]}
+            doubts = perform(count_doubts(), here) if epoch.cut else 0
+            found.append(RegionStatus(home=home, epoch=epoch, lags=lags, in_doubt=doubts))
+        return found
+
+    def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
+        """The records of this region that were in doubt, newest first."""
+        return perform(list_doubts(limit), {HERE: self._stores[self._region(region)]})
+
+    def _current(self, home: str) -> Epoch:
+        return perform(current(self._epoch_key(home)), {REGISTER: self._register})[0]
+
+    def _places(self, source: str, target: str) -> dict[str, Store]:
+        stores = self._stores
+        return {
+            SOURCE: stores[self._region(source)],
+            TARGET: stores[self._region(target)],
+            REGISTER: self._register,
+        }
+
+    def close(self) -> None:
+        """Close the stores that `open` has opened. Close the receivers first."""
+        for store in self._owned:
+            store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class AsyncRegions(RegionsBase):
+    """The async version of `Regions`: the same names; what talks to a store is awaited."""
+
+    def __init__(
+        self,
+        stores: Mapping[str, AsyncStore],
+        *,
+        register: AsyncStore,
+        name: str = "default",
+        home: str | Callable[[Key], str] | None = None,
+        sent_at: Callable[[Key], datetime | None] = sent_at_of_uuid7,
+        unknown: Unknown = "hold",
+        lease: Duration = 10.0,
+        skew: Duration = 5.0,
+        overlap: Duration = 60.0,
+        max_lag: Duration = 60.0,
+    ) -> None:
+        self._stores, self._register = dict(stores), register
+        self._owned: tuple[AsyncStore, ...] = ()
+        self._configure(
+            name=name,
+            home=home,
+            sent_at=sent_at,
+            unknown=unknown,
+            lease=lease,
+            skew=skew,
+            overlap=overlap,
+            max_lag=max_lag,
+        )
+
+    @classmethod
+    def open(cls, stores: Mapping[str, str], *, register: str, **settings: Any) -> Self:
+        """As `Regions.open`; connects on first use."""
+        opened = {region: open_async_store(url) for region, url in stores.items()}
+        regions = cls(opened, register=open_async_store(register), **settings)
+        regions._owned = (*opened.values(), regions._register)
+        return regions
+
+    async def create(self) -> list[Epoch]:
+        """Write the first epoch of each home into the register, unless it has one."""
+        return await perform_async(self._create(), {REGISTER: self._register})
+
+    def receiver(self, region: str, **settings: Any) -> AsyncReceiver:
+        """A receiver for the workers of this region; settings as of `AsyncReceiver`."""
+        worker = self._worker(region)
+        store = AsyncRegionStore(self._stores[region], self._register, worker)
+        return AsyncReceiver(store, **settings)
+
+    def follower(self, source: str, target: str) -> AsyncFollower:
+        """A follower that copies the records of one region to another."""
+        places = self._places(source, target)
+        return AsyncFollower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
+
+    async def fail_over(self, home: str, to: str, *, max_lag: Duration | None = None) -> Epoch:
+        """Let another region serve the keys of this home, although the old one may not be reachable.
+
+        Refused if the lag of the copies is unknown, or longer than ``max_lag``. From then on the new
+        region holds, runs or asks about (`unknown`) every key in doubt.
+        """
+        move = self._move(home, to)
+        most = self._max_lag if max_lag is None else seconds(max_lag, "max_lag")
+        return await perform_async(fail_over(move, most), self._places(to, to))
+
+    async def switch(self, home: str, to: str) -> Epoch:
+        """Let another region serve the keys of this home; both are up. Nothing will be in doubt, but
+        work that the old region still does.
+
+        No region starts work for `lease` + `skew` seconds and one pass of copying. Also the way back
+        after a failover, once it is settled.
+        """
+        epoch = await self._current(home)
+        steps = self._stores[epoch.region].capabilities.steps
+        move = self._move(home, to, steps)
+        return await perform_async(switch(move), self._places(epoch.region, to))
+
+    async def settle(self, home: str, *, lost: bool = False) -> Copied:
+        """Copy what the old region did before the failover, and end the doubt.
+
+        Held keys that it completed get its answer. Keys that both regions worked on are counted and
+        named. ``lost=True``: its records are gone; unknown keys count as new from now on.
+        """
+        epoch = await self._current(home)
+        source = epoch.source or epoch.region
+        steps = self._stores[source].capabilities.steps
+        move = self._move(home, epoch.region, steps)
+        return await perform_async(settle(move, lost), self._places(source, epoch.region))
+
+    async def status(self) -> list[RegionStatus]:
+        """One for each home. Needs the register, and the stores of the regions that serve."""
+        found = []
+        epochs = await perform_async(self._epochs(), {REGISTER: self._register})
+        for home, epoch in epochs.items():
+            lags = {
+                other: await perform_async(lag_of(epoch.region), {TARGET: store})
+                for other, store in self._stores.items()
+                if other != epoch.region
+            }
+            here = {HERE: self._stores[epoch.region]}
+            doubts = await perform_async(count_doubts(), here) if epoch.cut else 0
+            found.append(RegionStatus(home=home, epoch=epoch, lags=lags, in_doubt=doubts))
+        return found
+
+    async def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
+        """The records of this region that were in doubt, newest first."""
+        return await perform_async(list_doubts(limit), {HERE: self._stores[self._region(region)]})
+
+    async def _current(self, home: str) -> Epoch:
+        flow = current(self._epoch_key(home))
+        return (await perform_async(flow, {REGISTER: self._register}))[0]
+
+    def _places(self, source: str, target: str) -> dict[str, AsyncStore]:
+        stores = self._stores
+        return {
+            SOURCE: stores[self._region(source)],
+            TARGET: stores[self._region(target)],
+            REGISTER: self._register,
+        }
+
+    async def close(self) -> None:
+        """Close the stores that `open` has opened. Close the receivers first."""
+        for store in self._owned:
+            await store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

@@ -1,0 +1,161 @@
+"""What `Regions` and `AsyncRegions` share: settings, and which flow does what. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from .._core.protocol import Browse, Count, Page
+from .._core.regions.claiming import DOUBT, HERE, Region, Unknown
+from .._core.regions.epochs import Epoch, On, RegionFlow, create, key_of
+from .._core.regions.following import progress_of
+from .._core.regions.moving import Move, current
+from .._core.searching import MOST
+from .._values.clocks import since_boot, wall_clock
+from .._values.keys import Key
+from .._values.records import Record
+from .._values.settings import Duration, expect, seconds
+from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
+
+__all__ = [
+    "RegionStatus",
+    "RegionsBase",
+    "count_doubts",
+    "lag_of",
+    "list_doubts",
+    "sent_at_of_uuid7",
+]
+
+UNKNOWN: Final = ("hold", "run")
+
+
+def sent_at_of_uuid7(key: Key) -> datetime | None:
+    """When a key that is a UUIDv7 was made; None: it is no UUIDv7."""
+    try:
+        found = UUID(key.value)
+    except ValueError:
+        return None
+    if found.version != 7:
+        return None
+    return datetime.fromtimestamp((found.int >> 80) / 1000).astimezone()
+
+
+class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about the keys of one home."""
+
+    home: str
+    epoch: Epoch
+    lags: dict[str, float | None]
+    """Seconds that each other region is behind the one that serves; None: unknown."""
+    in_doubt: int
+    """Records of the serving region that were in doubt: held, run nevertheless, or found to be done."""
+
+
+class RegionsBase:
+    """Settings, checked; and the flows of every method."""
+
+    _stores: Mapping[str, Any]
+    _register: Any
+
+    def _configure(
+        self,
+        *,
+        name: str,
+        home: str | Callable[[Key], str] | None,
+        sent_at: Callable[[Key], datetime | None],
+        unknown: Unknown,
+        lease: Duration,
+        skew: Duration,
+        overlap: Duration,
+        max_lag: Duration,
+    ) -> None:
+        expect(len(self._stores) > 1, "stores", list(self._stores), "name two regions or more")
+        for region, store in self._stores.items():
+            if not store.capabilities.copies:
+                raise UnsupportedByStoreError(
+                    f"the store of region {region!r} takes no copies of records: use SQLite, PostgreSQL, "
+                    "MariaDB, Redis, DynamoDB or MongoDB"
+                )
+        expect(
+            unknown in UNKNOWN or callable(unknown),
+            "unknown",
+            unknown,
+            "use 'hold', 'run' or a function",
+        )
+        self.name = Key(name).value
+        first = next(iter(self._stores))
+        home = first if home is None else home
+        self._homes = tuple(self._stores) if callable(home) else (self._region(home),)
+        self._home = home if callable(home) else lambda _: str(home)
+        self._sent_at, self._unknown = sent_at, unknown
+        self._lease, self._skew = seconds(lease, "lease"), seconds(skew, "skew")
+        expect(self._lease > 0, "lease", lease, "use more than 0 seconds")
+        self._overlap, self._max_lag = seconds(overlap, "overlap"), seconds(max_lag, "max_lag")
+
+    def _region(self, name: str) -> str:
+        if name not in self._stores:
+            raise ConfigurationError(
+                f"there is no region {name!r}; known: {', '.join(self._stores)}"
+            )
+        return name
+
+    def home(self, key: Key) -> str:
+        """The home of this key: the region that serves it until it is moved."""
+        return self._region(self._home(key))
+
+    def _epoch_key(self, home: str) -> Key:
+        return key_of(self.name, self._region(home))
+
+    def _worker(self, region: str) -> Region:
+        return Region(
+            self._region(region),
+            self.name,
+            home=self.home,
+            sent_at=self._sent_ms,
+            unknown=self._unknown,
+            lease=self._lease,
+            clock=since_boot,
+        )
+
+    def _sent_ms(self, key: Key) -> int | None:
+        found = self._sent_at(key)
+        if found is None:
+            return None
+        if found.tzinfo is None:
+            raise UsageError("sent_at= returned a time without a time zone", key=key)
+        return int(found.timestamp() * 1000)
+
+    def _move(self, home: str, to: str, steps: bool = False) -> Move:
+        lease, skew, overlap = (round(s * 1000) for s in (self._lease, self._skew, self._overlap))
+        key = self._epoch_key(home)
+        return Move(key, self._region(to), lease, skew, overlap, wall_clock, steps)
+
+    def _create(self) -> RegionFlow[list[Epoch]]:
+        made: dict[str, Epoch] = {}
+        for home in self._homes:
+            made[home] = yield from create(self._epoch_key(home), home, wall_clock())
+        return list(made.values())
+
+    def _epochs(self) -> RegionFlow[dict[str, Epoch]]:
+        found = {}
+        for home in self._homes:
+            found[home] = (yield from current(self._epoch_key(home)))[0]
+        return found
+
+
+def lag_of(region: str, now: Callable[[], int] = wall_clock) -> RegionFlow[float | None]:
+    progress, _ = yield from progress_of(region)
+    return (now() - progress.until) / 1000 if progress.passes else None
+
+
+def count_doubts() -> RegionFlow[int]:
+    return (yield On(HERE, Count(MOST, error=DOUBT)))  # type: ignore[no-any-return]
+
+
+def list_doubts(limit: int) -> RegionFlow[list[Record]]:
+    page: Page = yield On(HERE, Browse(limit, error=DOUBT))
+    return [row.view() for row in page.rows]

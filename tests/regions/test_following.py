@@ -1,0 +1,206 @@
+"""A follower copies what changed, whatever the engines are, and never replaces a newer record."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.regions.worlds import PAIRS, Places
+from twicesafe import (
+    ConfigurationError,
+    CorruptRecordError,
+    Policy,
+    Receiver,
+    StoreUnavailableError,
+    UnsupportedByStoreError,
+)
+from twicesafe._core.regions.following import progress_key
+from twicesafe.regions import AsyncFollower, Follower
+from twicesafe.stores import Ack, Browse, ClaimRequest, Complete, Row, open_store
+
+KEYS = 5
+
+
+def rows(url: str) -> dict[str, Row]:
+    store = open_store(url)
+    try:
+        found = store.perform(Browse(1000)).rows
+    finally:
+        store.close()
+    return {row.value: row for row in found if row.scope[:1] != ("twicesafe.follow",)}
+
+
+def boom() -> None:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_every_record_is_copied_as_it_is(places: Places, pair: tuple[str, str]):
+    source, target = (places.url(kind) for kind in pair)
+    policy = Policy(max_attempts=2)
+    with Receiver.open(source, policy=policy, scope=("shop",)) as receiver:
+        for number in range(KEYS):
+            receiver.process(f"k{number}", lambda: b"\0\xff" * 2000)
+        with pytest.raises(ValueError, match="no"):
+            receiver.process("failed", boom)
+        receiver.process("forgotten", lambda: 1)
+        with Follower.open(source, target, name="eu") as follower:
+            assert follower.lag() is None
+            assert follower.once().copied == KEYS + 2
+            receiver.forget("forgotten", by="ann")
+            receiver.process("late", lambda: 2)
+            report = follower.once()
+            assert (report.newer, report.failed) == (0, ())
+            assert follower.lag() is not None
+    copied, original = rows(target), rows(source)
+    assert {value for value in copied if value} == {f"k{n}" for n in range(KEYS)} | {
+        "failed",
+        "late",
+    }
+    for value, row in original.items():
+        if value:
+            assert copied[value] == row
+    with Receiver.open(target, scope=("shop",)) as receiver:
+        outcome = receiver.process("k0", boom)
+        assert outcome.replayed
+        assert outcome.value == b"\0\xff" * 2000
+        record = receiver.record("forgotten")
+        assert record is not None
+        assert record.state == "forgotten"
+
+
+def test_a_newer_record_of_the_target_stays_and_is_counted(places: Places):
+    source, target = places.url("memory"), places.url("sqlite")
+    with Receiver.open(source) as here, Receiver.open(target) as there:
+        here.process("k", lambda: 1)
+        with Follower.open(source, target) as follower:
+            follower.once()
+            there.release("k", by="ann", force=True)
+            there.process("k", lambda: 2)
+            assert follower.once().newer == 1
+        assert there.process("k", lambda: 3).value == 2
+
+
+def test_a_pass_goes_on_where_the_last_one_ended(places: Places):
+    source, target = places.url("sqlite"), places.url("memory")
+    with Receiver.open(source) as receiver:
+        for number in range(300):
+            receiver.process(f"old-{number}", lambda: 1)
+        with Follower.open(source, target, name="eu", overlap=0) as follower:
+            assert follower.once().examined == 300
+        receiver.process("new", lambda: 1)
+        told: list[int] = []
+        with Follower.open(source, target, name="eu", overlap=0) as follower:
+            assert follower.once(told.append).examined < 300
+        assert told
+        with Follower.open(source, target, name="another", overlap=0) as follower:
+            assert follower.once().examined == 301
+    assert len(rows(target)) == 301
+
+
+def test_unfinished_durable_runs_are_not_copied(places: Places):
+    source, target = places.url("memory"), places.url("memory")
+    with Receiver.open(source, policy=Policy(wait=0)) as receiver:
+
+        @receiver.durable(key=lambda n: f"run-{n}")
+        def waits(steps, n):
+            steps.run("first", lambda: 1)
+            if n:
+                steps.wait("approval")
+
+        waits(0)
+        waits.submit(1)
+        with Follower.open(source, target) as follower:
+            report = follower.once()
+    assert (report.copied, report.skipped) == (1, 1)
+
+
+def test_a_store_that_takes_no_copies_says_so(places: Places):
+    source, target = places.url("memory"), places.url("etcd")
+    with pytest.raises(UnsupportedByStoreError, match="takes no copies"):
+        Follower.open(source, target)
+
+
+def test_records_of_etcd_can_be_copied_elsewhere(places: Places):
+    source, target = places.url("etcd"), places.url("sqlite")
+    with Receiver.open(source) as receiver:
+        receiver.process("k", lambda: "from etcd")
+    with Follower.open(source, target, name="eu") as follower:
+        assert follower.once().copied == 1
+    with Receiver.open(target) as receiver:
+        assert receiver.process("k", boom).value == "from etcd"
+
+
+def test_run_repeats_until_it_is_stopped(places: Places):
+    source, target = places.url("memory"), places.url("memory")
+    with Receiver.open(source) as receiver:
+        receiver.process("k", lambda: 1)
+    follower = Follower.open(source, target)
+    reports = []
+
+    def tell(report: object) -> None:
+        reports.append(report)
+        if len(reports) == 3:
+            follower.stop()
+
+    follower.run(every=0, tell=tell)
+    assert [report.examined for report in reports] == [1, 1, 1]
+    follower.close()
+
+
+def test_a_store_that_does_not_answer_is_asked_again(places: Places, monkeypatch):
+    source, target = places.url("memory"), places.url("memory")
+    follower = Follower.open(source, target)
+    once, heard = follower.once, []
+
+    def failing() -> object:
+        if not heard:
+            raise StoreUnavailableError("no answer")
+        return once()
+
+    monkeypatch.setattr(follower, "once", failing)
+    follower._stopped.wait = lambda seconds: bool(heard[1:])  # no test waits for the pause
+    follower.run(every=0, tell=heard.append)
+    assert isinstance(heard[0], StoreUnavailableError)
+    assert heard[1].examined == 0
+
+
+def test_the_async_follower_does_the_same(places: Places):
+    source, target = places.url("memory"), places.url("sqlite")
+    with Receiver.open(source) as receiver:
+        receiver.process("k", lambda: "v")
+
+    async def main() -> None:
+        async with AsyncFollower.open(source, target, name="eu") as follower:
+            assert await follower.lag() is None
+            reports = []
+
+            def tell(report: object) -> None:
+                reports.append(report)
+                if len(reports) == 2:
+                    follower.stop()
+
+            await follower.run(every=0.001, tell=tell)
+            assert [report.copied for report in reports] == [1, 1]
+            assert await follower.lag() is not None
+
+    asyncio.run(main())
+    assert set(rows(target)) == {"k"}
+
+
+def test_a_damaged_progress_is_an_error_that_says_what_to_do(places: Places):
+
+    source, target = places.url("memory"), places.url("memory")
+    store, key = open_store(target), progress_key("eu")
+    fence = store.perform(ClaimRequest(key, b"o" * 16, 1000)).fence
+    assert store.perform(Complete(key.id, b"o" * 16, fence, 10**6, b"?")) is Ack.OK
+    follower = Follower.open(source, target, name="eu")
+    with pytest.raises(CorruptRecordError, match="release its record in the target"):
+        follower.once()
+
+
+def test_a_wrong_pause_is_refused(places: Places):
+    follower = Follower.open(places.url("memory"), places.url("memory"))
+    with pytest.raises(ConfigurationError):
+        follower.run(every=-1)
