@@ -402,7 +402,7 @@ Measured on {found["at"]} with `python -m benchmarks.flows --publish`.
 {made}
 {left}
 {repeats}
-- The time to finish is mostly the time until somebody notices that the worker is gone. twicesafe waits for its lease, Temporal for the time-out of the activity; both are settings, here 2 seconds. DBOS
+- The time to finish is mostly the time until the dead worker is noticed. twicesafe waits for its lease, Temporal for the time-out of the activity; both are settings, here 2 seconds. DBOS
   recovers when a process with the same executor id starts, and needs its control plane to notice otherwise. Restate notices the broken connection.
 - The load of the machine was {found["load"]} on {found["machine"]["processors"]} cores meanwhile: the times compare the engines with each other, and are no benchmark of any of them alone.
 - Temporal and Restate are servers that workers of any language share, with histories and a user interface. One worker with one flow at a time shows nothing of that, and nothing of how they

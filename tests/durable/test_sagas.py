@@ -214,7 +214,7 @@ def steps_of(shop: Shop, run: Any) -> dict[str, StepState]:
 
 @pytest.mark.parametrize("policy", [ONCE, ONCE.replace(takeover="hold")])
 def test_a_step_in_flight_at_the_last_attempt_parks_the_run(memory_shop: Shop, policy: Any) -> None:
-    """Nobody knows whether it happened, so the run must not be remembered as undone."""
+    """Whether it happened is unknown, so the run must not be remembered as undone."""
     shop = memory_shop
     run, undone = dies_in_flight(shop, policy)
     for _ in range(2):

@@ -276,7 +276,7 @@ class RunState:
         ]
 
     def doubtful(self) -> dict[str, str]:
-        """Steps to undo of which nobody knows whether they happened, and why."""
+        """Steps to undo that may have happened, and why this is unknown."""
         left = {
             name: "the worker stopped in this step, and the code did not come to it again"
             for name, step in self.recorded.items()

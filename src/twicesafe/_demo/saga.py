@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -70,6 +69,8 @@ class _Books:
     """Durable before it answers, like a bank: one entry per key."""
 
     def __init__(self, folder: str) -> None:
+        import sqlite3
+
         self._database = sqlite3.connect(
             Path(folder) / "books.db", timeout=30, isolation_level=None, check_same_thread=False
         )

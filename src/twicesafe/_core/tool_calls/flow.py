@@ -104,7 +104,7 @@ class Open(msgspec.Struct, frozen=True):
 class Approval(msgspec.Struct, frozen=True):
     """Run or resume the approval: a durable run that waits for a person's signal.
 
-    Reply: the value of the signal. Throws `SuspendedError`: nobody has said anything yet.
+    Reply: the value of the signal. Throws `SuspendedError`: no answer has come yet.
     """
 
     key: Key
