@@ -121,7 +121,7 @@ def unfinished_copies_are_taken_over(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("a claim that nobody decided about is taken for decided", STUDY)
+@mutant("a claim without a decision is taken for decided", STUDY)
 def undecided_claims_are_decided(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
 

@@ -77,7 +77,7 @@ def test_a_record_that_is_refused_ends_with_status_1(
         assert "refused 1 record" in ran.err
 
 
-def test_it_runs_until_it_is_told_to_stop(source: str, tmp_path: Path):
+def test_it_runs_until_sigterm(source: str, tmp_path: Path):
     words = [
         "follow",
         "--from",

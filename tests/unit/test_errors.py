@@ -60,6 +60,7 @@ def test_statuses_and_retryable_are_those_of_the_design() -> None:
         errors.StoreUnavailableError: (503, True),
         errors.InvalidKeyError: (400, False),
         errors.MissingKeyError: (400, False),
+        errors.NotHomeError: (503, True),
         errors.LeaseLostError: (409, True),
         errors.HeldError: (409, False),
         errors.ParkedError: (409, False),

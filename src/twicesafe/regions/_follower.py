@@ -34,7 +34,7 @@ class _Following:
     def __init__(self, source: Any, target: Any, name: str, overlap: Duration) -> None:
         if not target.capabilities.copies:
             raise UnsupportedByStoreError(
-                f"{target.url} takes no copies of records: copy to SQLite, PostgreSQL, MariaDB, Redis, DynamoDB or MongoDB"
+                f"{target.url} takes no copies of records: copy to SQLite, PostgreSQL, MariaDB, Redis or DynamoDB"
             )
         self.name = Key(name).value
         """Under which the target keeps the progress."""

@@ -78,7 +78,7 @@ class RegionsBase:
             if not store.capabilities.copies:
                 raise UnsupportedByStoreError(
                     f"the store of region {region!r} takes no copies of records: use SQLite, PostgreSQL, "
-                    "MariaDB, Redis, DynamoDB or MongoDB"
+                    "MariaDB, Redis or DynamoDB"
                 )
         expect(
             unknown in UNKNOWN or callable(unknown),
