@@ -73,7 +73,7 @@ def until_it_moves(load: Load) -> None:
 
 
 def answers_are_recorded(t: Trial, load: Load, url: str) -> None:
-    """What callers were told is what the record says, and no key ran twice."""
+    """The record of each key has the answer that its callers got, and no key ran twice."""
     t.count("results acknowledged", len(load.answers))
     t.count("callers told of an outage", sum(load.errors.values()))
     lost = []

@@ -28,24 +28,15 @@ ERRORS = {
 
 CLIENT = {"Budget", "RetryPolicy", "Sent", "sent_of"}
 STORES = {
-<<<<<<< HEAD
-    "Abandon", "Ack", "AsyncStore", "AuditEntry", "AuditLog", "Browse", "Capabilities", "ClaimRequest", "Claimed",
-    "Complete", "Count", "Discard", "Fail", "Filter", "Finding", "Forget", "History", "Page", "Read", "Release", "Renew", "Request", "Resolve", "Rewrite", "Row", "State", "Stats",
-=======
     "Abandon", "Ack", "Adopt", "AsyncStore", "AuditEntry", "AuditLog", "Browse", "Capabilities", "ClaimRequest", "Claimed",
-    "Complete", "Count", "Fail", "Filter", "Finding", "Forget", "History", "Page", "RaiseFences", "Read", "Release", "Renew", "Request", "Resolve", "Rewrite", "Row", "State", "Stats",
->>>>>>> h/regions
+    "Complete", "Count", "Discard", "Fail", "Filter", "Finding", "Forget", "History", "Page", "RaiseFences", "Read", "Release", "Renew", "Request", "Resolve", "Rewrite", "Row", "State", "Stats",
     "Store", "Survey", "Sweep", "SweepReport", "ThreadedStore", "Verdict", "lifecycle", "matches", "moment",
     "open_async_store", "open_store", "wall_clock",
 }  # fmt: skip
 PUBLIC = {
     "archive", "asgi", "client", "configuration", "consumers", "dashboard", "encryption", "errors", "events", "health", "http", "inbox", "integrations",
     "observers", "outbox",
-<<<<<<< HEAD
-    "planning", "propagation", "receiver", "signing", "similar", "stores",
-=======
-    "planning", "propagation", "receiver", "regions", "signing", "stores",
->>>>>>> h/regions
+    "planning", "propagation", "receiver", "regions", "signing", "similar", "stores",
     "strategies", "testing", "wsgi",
 }  # fmt: skip
 """The doors: every other module at the top is private by its name."""

@@ -111,7 +111,7 @@ def may_have_acted(error: BaseException) -> bool:
 
 
 def timed_out(error: BaseException) -> bool:
-    """There was no reply in time: the member is slow, or its connection is dead and nobody noticed."""
+    """There was no reply in time: the member is slow, or its connection is dead."""
     return _code(error) == "DEADLINE_EXCEEDED"
 
 
