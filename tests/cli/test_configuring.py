@@ -71,6 +71,7 @@ def test_show(line: Line, monkeypatch: pytest.MonkeyPatch):
         "policy",
         "proxy",
         "http",
+        "mcp",
         "relay",
         "sweep",
         "complete",

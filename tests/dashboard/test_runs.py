@@ -113,7 +113,7 @@ async def test_skip_an_undo(visit: Enter, receiver: Receiver):
     key, visitor = checkout.key("a"), visit()
     assert "Skip charge" in words(await visitor.get(f"/keys/{key.id.hex()}"))
     done = await act(visitor, key, "skip", step="charge")
-    assert (done.status_code, "goes on without the step" in words(done)) == (200, True)
+    assert (done.status_code, "continues without the step" in words(done)) == (200, True)
     with pytest.raises(CompensatedError):
         checkout("a")
 
