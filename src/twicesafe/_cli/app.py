@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 import typer.completion
@@ -44,35 +44,10 @@ __all__ = ["app", "run"]
 
 
 class _InOrder(typer.core.TyperGroup):
-    """Lists commands in the order in which people need them."""
+    """Lists commands as the table below does; Typer would list those with subcommands last."""
 
     def list_commands(self, _: Any) -> list[str]:
-        return [
-            "proxy",
-            "consume",
-            "dead-letters",
-            "complete",
-            "relay",
-            "outbox",
-            "keys",
-            "stats",
-            "top",
-            "audit",
-            "dashboard",
-            "sweep",
-            "doctor",
-            "health",
-            "alerts",
-            "grafana",
-            "migrate",
-            "follow",
-            "plan",
-            "config",
-            "bench",
-            "verify",
-            "demo",
-            "version",
-        ]
+        return [name for commands in _COMMANDS.values() for name in commands]
 
 
 app = typer.Typer(
@@ -83,10 +58,6 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-key_commands = typer.Typer(rich_markup_mode="rich")
-outbox_commands = typer.Typer(rich_markup_mode="rich")
-dead_letter_commands = typer.Typer(rich_markup_mode="rich")
-config_commands = typer.Typer(rich_markup_mode="rich")
 
 
 @app.callback(invoke_without_command=True)
@@ -96,54 +67,13 @@ def _root(
 ) -> None:
     """Idempotent receiver: a repeat gets the first answer instead of a second effect.
 
-    Every command takes --json. Exit status: 0 success, 1 refused or check failed, 2 wrong usage,
-    3 store unavailable.
-    Example: [cyan]twicesafe demo[/]
+    Every command takes --json. Example: [cyan]twicesafe demo[/]
+
+    Exit status: 0 success, 1 refused or check failed, 2 wrong usage, 3 store unavailable.
     """
     if version:
         _version(json=False)
     elif context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@key_commands.callback(invoke_without_command=True)
-def _keys(context: typer.Context) -> None:
-    """List and show keys; release, resolve or forget one; signal, skip or restart a durable run; re-encrypt answers.
-
-    A key is identified by its value and its scope. Example: [cyan]twicesafe keys list --state held[/]
-    """
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@outbox_commands.callback(invoke_without_command=True)
-def _outbox(context: typer.Context) -> None:
-    """Show the outbox; resume parked lanes.
-
-    A lane holds the messages of one key, in order. Example: [cyan]twicesafe outbox status[/]
-    """
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@dead_letter_commands.callback(invoke_without_command=True)
-def _dead_letters(context: typer.Context) -> None:
-    """List and show dead letters; replay or discard them.
-
-    A dead letter is a message that a consumer gave up on. Example: [cyan]twicesafe dead-letters list --from
-    'kafka://localhost:9092?topics=orders.dead&group=ops'[/]
-    """
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@config_commands.callback(invoke_without_command=True)
-def _config(context: typer.Context) -> None:
-    """Check and show the settings file; print its JSON schema.
-
-    Example: [cyan]twicesafe config check[/]
-    """
-    if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
@@ -159,52 +89,111 @@ def _version(json: JsonOption = False) -> None:
     screen.say(f"twicesafe {__version__} (Python {python})")
 
 
-key_commands.command("list")(keys.list_keys)
-key_commands.command("show")(keys.show_key)
-key_commands.command("release")(acts.release_key)
-key_commands.command("resolve")(acts.resolve_key)
-key_commands.command("forget")(acts.forget_key)
-key_commands.command("signal")(runs.signal_run)
-key_commands.command("skip")(runs.skip_step)
-key_commands.command("restart")(runs.restart_run)
-key_commands.command("reencrypt")(reencrypting.reencrypt_keys)
-key_commands.command("archive")(archiving.archive_keys)
-app.add_typer(key_commands, name="keys")
-outbox_commands.command("status")(outbox.status)
-outbox_commands.command("relays")(outbox.relays)
-outbox_commands.command("parked")(outbox.parked)
-outbox_commands.command("retry")(outbox.retry)
-outbox_commands.command("skip")(outbox.skip)
-app.add_typer(outbox_commands, name="outbox")
-dead_letter_commands.command("list")(dead_letters.list_letters)
-dead_letter_commands.command("show")(dead_letters.show)
-dead_letter_commands.command("replay")(dead_letters.replay)
-dead_letter_commands.command("discard")(dead_letters.discard)
-app.add_typer(dead_letter_commands, name="dead-letters")
-app.command("consume")(consume.consume)
-app.command("complete")(complete.complete)
-config_commands.command("check")(configuring.check)
-config_commands.command("show")(configuring.show)
-config_commands.command("schema")(configuring.print_schema)
-app.add_typer(config_commands, name="config")
-app.command("relay")(outbox.relay)
-app.command("proxy")(proxy.proxy)
-app.command("stats")(counting.stats)
-app.command("top")(counting.top)
-app.command("audit")(counting.audit)
-app.command("dashboard")(dashboard.dashboard)
-app.command("sweep")(upkeep.sweep)
-app.command("doctor")(upkeep.doctor)
-app.command("health")(health.health)
-app.command("alerts")(health.alerts)
-app.command("grafana")(health.grafana)
-app.command("migrate")(upkeep.migrate)
-app.command("follow")(follow.follow)
-app.command("plan")(plan.plan)
-app.command("bench")(bench.bench)
-app.command("verify")(verify.verify)
-app.command("demo")(demo.demo)
-app.command("version")(_version)
+def _show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _group(words: str, commands: dict[str, Any]) -> typer.Typer:
+    """A command with subcommands. Without one of them it shows its help."""
+    group = typer.Typer(
+        help=words, callback=_show_help, invoke_without_command=True, rich_markup_mode="rich"
+    )
+    for name, function in commands.items():
+        group.command(name)(function)
+    return group
+
+
+_KEYS: Final = _group(
+    "List and show keys; release, resolve or forget one; signal, skip or restart a durable run; "
+    "re-encrypt or archive answers.\n\nA key is identified by its value and its scope. "
+    "Example: [cyan]twicesafe keys list --state held[/]",
+    {
+        "list": keys.list_keys,
+        "show": keys.show_key,
+        "release": acts.release_key,
+        "resolve": acts.resolve_key,
+        "forget": acts.forget_key,
+        "signal": runs.signal_run,
+        "skip": runs.skip_step,
+        "restart": runs.restart_run,
+        "reencrypt": reencrypting.reencrypt_keys,
+        "archive": archiving.archive_keys,
+    },
+)
+_OUTBOX: Final = _group(
+    "Show the outbox; resume parked lanes.\n\nA lane holds the messages of one key, in order. "
+    "Example: [cyan]twicesafe outbox status[/]",
+    {
+        "status": outbox.status,
+        "relays": outbox.relays,
+        "parked": outbox.parked,
+        "retry": outbox.retry,
+        "skip": outbox.skip,
+    },
+)
+_DEAD_LETTERS: Final = _group(
+    "List and show dead letters; replay or discard them.\n\nA dead letter is a message that a consumer "
+    "gave up on. Example: [cyan]twicesafe dead-letters list --from "
+    "'kafka://localhost:9092?topics=orders.dead&group=ops'[/]",
+    {
+        "list": dead_letters.list_letters,
+        "show": dead_letters.show,
+        "replay": dead_letters.replay,
+        "discard": dead_letters.discard,
+    },
+)
+_CONFIG: Final = _group(
+    "Check and show the settings file; print its JSON schema.\n\nExample: [cyan]twicesafe config check[/]",
+    {
+        "check": configuring.check,
+        "show": configuring.show,
+        "schema": configuring.print_schema,
+    },
+)
+
+_COMMANDS: Final[dict[str, dict[str, Any]]] = {
+    "Run": {
+        "proxy": proxy.proxy,
+        "consume": consume.consume,
+        "relay": outbox.relay,
+        "complete": complete.complete,
+        "follow": follow.follow,
+        "dashboard": dashboard.dashboard,
+    },
+    "Look and decide": {
+        "keys": _KEYS,
+        "outbox": _OUTBOX,
+        "dead-letters": _DEAD_LETTERS,
+        "stats": counting.stats,
+        "top": counting.top,
+        "audit": counting.audit,
+    },
+    "Keep it healthy": {
+        "doctor": upkeep.doctor,
+        "health": health.health,
+        "sweep": upkeep.sweep,
+        "migrate": upkeep.migrate,
+        "alerts": health.alerts,
+        "grafana": health.grafana,
+    },
+    "Plan and try": {
+        "plan": plan.plan,
+        "config": _CONFIG,
+        "bench": bench.bench,
+        "verify": verify.verify,
+        "demo": demo.demo,
+        "version": _version,
+    },
+}
+"""All commands, under the headings of the help, in the order in which people need them."""
+
+for panel, commands in _COMMANDS.items():
+    for name, it in commands.items():
+        if isinstance(it, typer.Typer):
+            app.add_typer(it, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(it)
 
 
 def run(arguments: Sequence[str]) -> int:
