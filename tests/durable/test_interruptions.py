@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,15 @@ def test_an_interrupt_inside_an_undo_leaves_the_rest_to_the_next_worker() -> Non
     assert undone == ["c", "b", "b", "a"]
 
 
-def test_a_real_interrupt_while_a_run_sleeps_in_place() -> None:
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT interrupts, also if a shell started this process in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_real_interrupt_while_a_run_sleeps_in_place(interrupts: None) -> None:
     receiver = Receiver(MemoryStore(), policy=MANY.replace(wait=60))
 
     @receiver.durable(key="order", scope=("x",))

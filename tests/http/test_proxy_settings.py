@@ -161,7 +161,7 @@ def test_settings_travel_to_workers_as_they_are(file: Path):
 
 
 def test_every_setting_has_a_place():
-    assert set(PROXY) | {"store", "encryption", "http"} == {
+    assert set(PROXY) | {"store", "encryption", "http", "mcp"} == {
         field.name for field in fields(ProxySettings)
     }
     assert set(HTTP) | HOOKS == {field.name for field in fields(HttpPolicy)} | {"profile"}

@@ -30,7 +30,7 @@ def test_the_program_of_a_request_gives_the_reply_that_its_type_promises(kind: A
 
 def test_a_store_performs_no_outbox_request():
     of_records = {kind.op for kind in get_args(Request)}
-    assert len(REQUESTS) == 8
+    assert len(REQUESTS) == 9
     assert not of_records & {kind.op for kind in REQUESTS}
 
 

@@ -89,9 +89,17 @@ class S3(Ministack):
     name = "s3"
     service = "s3"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = self.place("twicesafe")
+
+    def place(self, bucket: str) -> str:
+        """The URL of an archive in this bucket."""
+        return f"s3://{bucket}/answers?region=us-east-1&endpoint={self.endpoint}"
+
     @contextmanager
     def fresh(self) -> Iterator[str]:
         """The URL of an archive in a bucket of its own."""
         bucket = f"t{next(self._numbers)}-{uuid.uuid4().hex[:6]}"
         self.client().create_bucket(Bucket=bucket)
-        yield f"s3://{bucket}/answers?region=us-east-1&endpoint={self.endpoint}"
+        yield self.place(bucket)

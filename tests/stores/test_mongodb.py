@@ -14,6 +14,7 @@ import pytest
 
 from lab.field.proxy import Fault, Proxy
 from tests.stores.drivers import AnyReceiver
+from tests.stores.mongodb_sockets import sockets_of_the_driver  # noqa: F401 - an autouse fixture
 from twicesafe import (
     Key,
     NotStorableError,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.servers import free_port
+from tests.stores.mongodb_sockets import sockets_of_the_driver  # noqa: F401 - an autouse fixture
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreUnavailableError
 from twicesafe._core.driving import drive
 from twicesafe._core.protocol import Survey

@@ -116,7 +116,7 @@ class OperatorRules(Rules):
         assert (yield case(fence=mine.fence)) is Ack.OK
         assert (yield mine.complete(b"late")) is Ack.LOST
 
-    @rule("P7", cases={"release": release, "resolve": resolve})
+    @rule("P5", cases={"release": release, "resolve": resolve})
     def test_a_decision_about_a_stuck_run_spares_one_that_was_renewed(
         self, case: Any
     ) -> Script[None]:
