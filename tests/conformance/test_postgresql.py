@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from tests.conformance.selections import OneNode
+from tests.conformance.selections import FirstSchema, OneNode
 from tests.servers import shared
 from twicesafe._core.protocol import Request
 from twicesafe._engines.postgresql import PostgresStore
@@ -181,7 +181,7 @@ class PushedBack(PostgresStore):
 
 
 @pytest.mark.usefixtures("postgres")
-class TestWide(WidePostgres, StoreConformance):
+class TestWide(WidePostgres, FirstSchema):
     modes = ("blocking",)
 
 

@@ -91,7 +91,7 @@ class TestPsycopg(Generations, GenerationConformance):
 
 
 @pytest.mark.usefixtures("postgres")
-class TestAsyncpg(Generations, GenerationConformance):
+class TestAsyncpg(Generations, Claiming, DroppingRules):
     modes = ("async",)
     awaited = AsyncpgStore
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ SWITCHES: Final = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+SEARCH: Final = re.compile(r"/search_index\.json$|/workers/search\.")
+"""Not loaded: an index of all pages, made again for each of them."""
 
 LOOK: Final = """() => {
     const text = (node) => node.textContent.trim().slice(0, 60);
@@ -64,6 +68,7 @@ class Browser:
         self.page, self._home = page, home
         self.left: list[str] = []
         self.failed: list[str] = []
+        page.route(SEARCH, lambda route: route.abort())
         page.on("request", self._asked)
         page.on("response", self._answered)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.conformance.selections import Failover
+from tests.conformance.selections import Failover, FirstSchema
 from tests.servers import shared
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
@@ -84,7 +84,7 @@ class TestValkey(Redis, StoreConformance):
 
 
 @pytest.mark.usefixtures("valkey")
-class TestFirstLayout(Redis, StoreConformance):
+class TestFirstLayout(Redis, FirstSchema):
     """Records as nodes of the first version need them, until the store is migrated."""
 
     modes = ("blocking",)
@@ -110,3 +110,4 @@ class TestValkeySentinel(Redis, Failover):
 @pytest.mark.usefixtures("redis7")
 class TestRedis7(Redis, StoreConformance):
     engine = "redis7"
+    modes = ("blocking",)  # the scripts are the same in both
