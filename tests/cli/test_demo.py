@@ -20,7 +20,7 @@ from twicesafe._demo.storm import Storm, StormError, Traffic
 from twicesafe._demo.tally import count, is_explained
 from twicesafe._demo.worker import Delivery, Report, Setting
 
-SMALL = ("demo", "--payments", "30", "--workers", "2", "--kill-every", "25", "--seed", "11")
+SMALL = ("demo", "--payments", "30", "--workers", "2", "--kill-every", "12", "--seed", "11")
 
 
 # --- the command -----------------------------------------------------------------------------
