@@ -340,7 +340,7 @@ In the proxy, `unknown_status` is 502 by default, and `key_from` is a list of `h
 Set them in the section `[mcp]`: [An MCP server behind the proxy](../how-to/mcp-proxy.md).
 
 {settings_table(MCP_SECTION)}
-Each protected tool has a section of its own, `[mcp.tools.NAME]`:
+Each protected tool has its own section, `[mcp.tools.NAME]`:
 
 {tools}
 ## Signals and exit
