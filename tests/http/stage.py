@@ -261,8 +261,18 @@ def spoken(stage: Stage, *pieces: bytes) -> bytes:
         return got
 
 
+class _NoReadAhead:
+    """A socket whose file takes no octet of the next response, which may be there already."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def makefile(self, mode: Any) -> Any:
+        return self._connection.makefile(mode, buffering=1)
+
+
 def read(connection: socket.socket, method: str = "POST") -> Reply:
-    response = http.client.HTTPResponse(connection, method=method)
+    response = http.client.HTTPResponse(_NoReadAhead(connection), method=method)  # type: ignore[arg-type]
     response.begin()
     cut = False
     try:
