@@ -3,7 +3,7 @@
 ``make bench`` runs the first two, ``make bench ARGS="--against COMMIT"`` the last.
 
     what is measured     cases: embedded, networked (by drivers), http_layer, web, inbox, growth; apart from
-                         them processes, outbox, imports, size, size_servers
+                         them processes, outbox, imports, size, size_servers, calls
     compared with        floors, floors_*, peers
     how                  workload (keys, callers), measure (rounds), spread (medians and tails)
     two versions         against, verdicts; side is the process of one version

@@ -5,8 +5,10 @@
 --rounds N       rounds per case
 --keys N         how many keys are weighed in each store; 200,000 unless told
 --huge           table growth up to 100 million keys too: hours, and 60 GB of disk and 40 of memory
+--resume         go on with a run that was broken off: what it has measured, of the same code, is kept
 --out FILE       the numbers as JSON, and the page as Markdown beside them
---publish        the numbers into benchmarks/results/, the page and its pictures into docs/ (full runs only)
+--publish        the numbers into benchmarks/results/, the page and its pictures into docs/, beside those of earlier
+                 runs that this one did not measure; not with --quick
 --page           measure nothing: write page and pictures again from the published numbers
 
 --against COMMIT [CASE …]   compare this version of the library with that of a commit: all cases, or those whose
@@ -37,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _against(asked)
     if asked.cases:
         return _refused("to choose cases of an ordinary run, use --only")
-    if asked.publish and (asked.quick or asked.only):
-        return _refused("only a full run is published: leave out --quick and --only")
+    if asked.publish and asked.quick:
+        return _refused("a look is not published: leave out --quick")
     chosen = selected(asked.only, huge=asked.huge)
     if asked.list:
         print("\n".join(chosen))
@@ -51,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     rounds = asked.rounds or (3 if asked.quick else 21)
     keys = asked.keys or (10_000 if asked.quick else 200_000)
     began = time.monotonic()
-    run = Run(rounds, keys, quick=asked.quick, named=bool(asked.only))
+    run = Run(rounds, keys, quick=asked.quick, named=bool(asked.only), resume=asked.resume)
     rows = run.rows(chosen)
     print_table(rows)
     for name, reason in run.missing.items():
@@ -62,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         asked.out.write_text(as_json(rows, about), "utf-8")
         asked.out.with_suffix(".md").write_text(as_markdown(rows, about), "utf-8")
     if asked.publish:
-        publish(rows, about)
+        publish(rows, about, list(selected([], huge=True)))
     return 0
 
 
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=0, metavar="N")
     parser.add_argument("--keys", type=int, default=0, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FILE")
-    for switch in ("--quick", "--huge", "--publish", "--page", "--list"):
+    for switch in ("--quick", "--resume", "--huge", "--publish", "--page", "--list"):
         parser.add_argument(switch, action="store_true")
     return parser
 

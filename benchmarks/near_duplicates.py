@@ -2,11 +2,13 @@
 
 It writes the figures and the losing cases into docs/how-to/near-duplicates.md, and prints the time per request. The set
 is the same on every machine: five kinds of pairs, 2,000 each, from requests that people and agents write.
+``… embeddings`` prints the same rates for a model of meanings (it needs ``pip install wordllama``).
 """
 
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -285,8 +287,29 @@ def cost(found: list[Pair]) -> float:
     return (time.process_time() - began) / len(texts) * 1e6
 
 
+def embedded(scored: list[Pair]) -> list[Pair]:
+    """The same pairs, scored by meaning where the values are equal. The weights of this model are in its wheel."""
+    import wordllama
+
+    place = Path(wordllama.__file__).parent
+    model = wordllama.WordLlama.load(cache_dir=place, disable_download=True)
+    equal = [pair for pair in scored if pair.score is not None]
+    one, other = (
+        model.embed([pair[side] for pair in equal], norm=True)
+        for side in (Pair._fields.index("first"), Pair._fields.index("second"))
+    )
+    likeness = iter((one * other).sum(axis=1).tolist())
+    return [pair if pair.score is None else pair._replace(score=next(likeness)) for pair in scored]
+
+
 def main() -> None:
     found = pairs()
+    if "embeddings" in sys.argv[1:]:
+        by_meaning = embedded(judged(found))
+        for threshold in THRESHOLDS:
+            precision, recall = rates(by_meaning, threshold)
+            print(f"{threshold}: precision {precision:.1%}, recall {recall:.1%}")
+        return
     scored = judged(found)
     PAGE.write_text(page(PAGE.read_text("utf-8"), figures(scored)), "utf-8")
     print(figures(scored))

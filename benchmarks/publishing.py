@@ -8,7 +8,7 @@ from pathlib import Path
 from docs.drawing.bars import plots
 
 from .report import as_json, as_markdown
-from .rows import Row
+from .rows import Row, in_sections
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "benchmarks" / "results" / "published.json"
@@ -30,6 +30,12 @@ def write_page() -> None:
         path.write_text(text, "utf-8")
 
 
-def publish(rows: list[Row], about: dict[str, str]) -> None:
-    PUBLISHED.write_text(as_json(rows, about), "utf-8")
+def publish(rows: list[Row], about: dict[str, str], names: list[str]) -> None:
+    """What this run has measured, beside the rest of earlier runs. `names`: all measurements that there are."""
+    published = json.loads(PUBLISHED.read_text("utf-8"))
+    new = {row.source for row in rows}
+    old = [Row(**row) for row in published["rows"]]
+    kept = [row for row in old if row.source in names and row.source not in new]
+    everything = sorted([*kept, *rows], key=lambda row: names.index(row.source))
+    PUBLISHED.write_text(as_json(in_sections(everything), published["about"] | about), "utf-8")
     write_page()

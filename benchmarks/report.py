@@ -88,15 +88,22 @@ def as_markdown(rows: list[Row], about: dict[str, str]) -> str:
     if any(OTHER_CLOCK in row.cells for row in rows):
         parts += [remarks["both_clocks"].strip(), ""]
     parts += ["Measured with " + _sentence(about), ""]
+    if several := len({row.version for row in rows}) > 1:
+        parts += [
+            "The rows are of several runs: the last column names the version of twicesafe.",
+            "",
+        ]
     for section, group in itertools.groupby(rows, key=lambda row: row.section):
         listed = list(group)
         columns = _columns(listed)
         parts += [f"## {section}", ""]
-        parts += [f"| case | {' | '.join(columns)} | target |", "|---" * (len(columns) + 2) + "|"]
+        names = ["case", *columns, "target", *["version"] * several]
+        parts += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
         for row in listed:
             verdict = f"{row.target} **missed**" if row.met is False else row.target
-            cells = " | ".join(row.cells.get(column, "") for column in columns)
-            parts.append(f"| {row.title} | {cells} | {verdict} |")
+            cells = [row.cells.get(column, "") for column in columns]
+            words = [row.title, *cells, verdict, *[row.version] * several]
+            parts.append(f"| {' | '.join(words)} |")
         parts.append("")
         reasons = {f"{name}: {why}" for row in listed for name, why in row.absent.items() if why}
         if reasons:

@@ -28,6 +28,10 @@ class Row:
     met: bool | None = None
     absent: dict[str, str] = field(default_factory=dict)
     raw: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+    """The measurement that it is of, as ``--list`` names it."""
+    version: str = ""
+    """Of twicesafe, when it was measured."""
 
     @property
     def verdict(self) -> str:
@@ -91,3 +95,9 @@ def duration(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{number(seconds * 1e6)} µs"
     return f"{number(seconds * 1e3)} ms"
+
+
+def in_sections(rows: list[Row]) -> list[Row]:
+    """One table per section, also where the rows of a section are measured apart."""
+    sections = {row.section: number for number, row in reversed(list(enumerate(rows)))}
+    return sorted(rows, key=lambda row: sections[row.section])

@@ -10,15 +10,19 @@ import functools
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from lab.parts import ROOT, Parts, our_version
 
 from . import consumers, engines, growth, imports, inbox, outbox, processes, size, size_servers
 from .cases import Case, WebCase, all_cases
-from .rows import Row, row_of
+from .rows import Row, in_sections, row_of
 from .size_rows import import_row, server_size_rows, size_rows
 
 Measurement = Callable[["Run"], list[Row]]
+
+FOLDER = ROOT / ".dev" / "bench-rows"
 
 
 def selected(only: list[str], huge: bool = False) -> dict[str, Measurement]:
@@ -48,21 +52,33 @@ class Run:
     quick: bool = False
     named: bool = False
     """Its cases were named one by one, so it leaves none out."""
+    resume: bool = False
+    """Rows that a broken-off run has measured, of the same code, are not measured again."""
+    folder: Path = FOLDER
     missing: dict[str, str] = field(default_factory=dict)
     """What could not be measured here, and why."""
 
     def rows(self, chosen: dict[str, Measurement]) -> list[Row]:
         rows: list[Row] = []
+        kept = Parts(resume=self.resume, folder=self.folder)
+        asked = f"{self.rounds} rounds, {self.keys} keys{', quick' * self.quick}"
         for number, (name, work) in enumerate(chosen.items()):
             _say(f"{number + 1}/{len(chosen)} {name}")
             try:
-                rows += work(self)
+                rows += kept.get(
+                    name.replace("/", "-"),
+                    asked,
+                    list[Row],
+                    ("benchmarks",),
+                    functools.partial(self._measured, name, work),
+                )
             except engines.NoServerError as reason:
                 self.missing.setdefault(_server_of(name), str(reason))
         _say("")
-        # One table per section, also where the rows of a section are measured apart.
-        sections = {row.section: number for number, row in reversed(list(enumerate(rows)))}
-        return sorted(rows, key=lambda row: sections[row.section])
+        return in_sections(rows)
+
+    def _measured(self, name: str, work: Measurement) -> list[Row]:
+        return [replace(row, source=name, version=our_version()) for row in work(self)]
 
     def passes_over(self, is_quick: bool) -> bool:
         return self.quick and not self.named and not is_quick

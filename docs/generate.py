@@ -46,7 +46,7 @@ from twicesafe.observers import _log as log_observer
 from twicesafe.observers._alerts import ALERTS, RULES_FILE, metrics_of, rules
 from twicesafe.observers._grafana import DASHBOARD_FILE, dashboard
 from twicesafe.observers._metric import Metric
-from twicesafe.observers._table import METRICS, OUTCOMES
+from twicesafe.observers._metric_table import METRICS, OUTCOMES
 from twicesafe.planning._charts import as_percent, spoken_duration
 from twicesafe.planning._published import KEY_BYTES, RESULT_BYTES
 from twicesafe.receiver import _claim as claims
@@ -58,6 +58,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
+import choosing  # noqa: E402 - the file beside this script
 import drawing  # noqa: E402 - the folder beside this script
 from drawing.svg import box, document  # noqa: E402
 from drawing.svg import text as words  # noqa: E402
@@ -77,6 +78,7 @@ def pages() -> dict[str, str]:
         "reference/states.md": NOTE + states_page(),
         "reference/protocol.md": NOTE + protocol_page(),
         "reference/stores.md": NOTE + stores_page(),
+        "how-to/choose-a-store.md": NOTE + choosing.page(_titled_stores(), table),
         "reference/values.md": NOTE + values_page(),
         "reference/cli.md": NOTE + cli_page(),
         "reference/configuration.md": NOTE + configuration_page(),
@@ -125,6 +127,10 @@ def published_sizes() -> str:
         for row in published["rows"]
         if row["id"].startswith("size/")
     }
+    counted = json.loads((ROOT / "benchmarks/results/calls.json").read_text("utf-8"))
+    sizes |= {
+        name: {"bytes_per_key": has["bytes"]} for name, has in counted.items() if "bytes" in has
+    }
     (section,) = {row["section"] for row in published["rows"] if row["id"].startswith("size/")}
 
     def numbers(field: str) -> str:
@@ -133,7 +139,8 @@ def published_sizes() -> str:
 
     return f'''"""Sizes that the published benchmark measured: {section[0].lower() + section[1:]}.
 
-Made by docs/generate.py from benchmarks/results/published.json: run the benchmark, then the script.
+Those of DynamoDB and MongoDB are of the item or document alone, as `benchmarks.calls` counts them.
+Made by docs/generate.py from benchmarks/results: run the benchmark, then the script.
 """
 
 from __future__ import annotations
@@ -599,7 +606,8 @@ By [Little's law](https://doi.org/10.1287/opre.9.3.383) (1961), records = new ke
 
 S is the interval of the sweep; it is 0 on Redis, which expires records by itself. Records of late duplicates are left out: they are at most
 d / (1 − d) × P(D > W) of all records. Bytes per key are those of the [published benchmark](performance.md), with indexes, for a result of
-{RESULT_BYTES} bytes and a key of {KEY_BYTES}. If your results and keys are longer or shorter, the difference is added:
+{RESULT_BYTES} bytes and a key of {KEY_BYTES}. If your results and keys are longer or shorter, the difference is added.
+Those of DynamoDB and MongoDB are of the item or document alone, without indexes and before compression:
 
 {table("store", "bytes per key", "sweep, per removed key", rows=sizes)}
 Databases store pages, not bytes. The published sizes are older than the narrow layout of today, so an SQLite file is up to a
@@ -1041,10 +1049,24 @@ Each store declares its `Capabilities` in the code, and the conformance suite te
 there, but no server of the tests has what it needs; the store's section says what that is.
 
 {table("capability", "meaning", *titles.values(), rows=can)}
+Every store also takes `?hidden_keys=env:NAME` (or `file:/path`) in its URL: then it gets [hashes instead of the text of keys](../how-to/encryption.md#hide-the-text-of-keys).
+
 For what a store cannot guarantee, see [what we cannot promise](../explanation/what-we-cannot-promise.md), and the pages of the
 stores: [SQLite](../how-to/sqlite.md), [PostgreSQL](../how-to/postgresql.md), [MariaDB or MySQL](../how-to/mariadb.md), [Redis or Valkey](../how-to/redis.md), [DynamoDB](../how-to/dynamodb.md), [etcd](../how-to/etcd.md), [MongoDB](../how-to/mongodb.md).
 
 {chr(10).join(sections)}"""
+
+
+def _titled_stores() -> dict[str, Any]:
+    """The class of each store, by the first word of its module: "SQLite: the embedded default."."""
+    found = {}
+    for target in SCHEMES.values():
+        module, _, names = target.partition(":")
+        home = importlib.import_module(module)
+        found.setdefault(
+            re.split(r"[:,]", home.__doc__ or "")[0], getattr(home, names.split(",")[0])
+        )
+    return found
 
 
 def _declared(store: Any, capability: str) -> str:
@@ -1066,7 +1088,7 @@ def _untried(store: Any) -> str:
 def cli_page() -> str:
     from typer.main import get_command
 
-    from twicesafe._cli import config, exits
+    from twicesafe._cli import exits, settings
     from twicesafe._cli.app import app
 
     def section(name: str, command: Any) -> Iterator[str]:
@@ -1108,7 +1130,7 @@ With `--json`, a command prints one document to standard output (`sweep --every`
 
 ## Settings
 
-{_for_users(config)}
+{_for_users(settings)}
 
 {chr(10).join(section("twicesafe", get_command(app)))}
 ## JSON

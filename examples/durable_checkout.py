@@ -1,4 +1,4 @@
-"""A checkout whose worker is killed at every step: it goes on where it was, or everything is undone.
+"""A checkout whose worker is killed at every step: it continues where it stopped, or everything is undone.
 
 The bank and the stock are tables in the same SQLite file. Money moves by `steps.transact`, so it moves
 once, wherever a worker dies. An order of more than the stock is undone: the customer gets the money back.

@@ -16,7 +16,8 @@ mutants [NAME …]          every mutant of the core must be found by the simula
 sources [NAME …]          every mutant of the sources around it must be killed by its tests
 model                     the Promela model, checked exhaustively by spin
 field [TRIAL …]           real servers and processes, mistreated; all trials, or these
-  --engine NAME           sqlite, postgres, valkey, mariadb, etcd or dynamodb; else all
+  --engine NAME           sqlite, postgres, valkey, mariadb, etcd, dynamodb, mongodb or a broker; else all
+  --portion N             with --full, only these portions of trials that are run in several
   --seed N                the chances of an earlier run again
   --list                  what trials there are
 """
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     field.add_argument("names", nargs="*", metavar="TRIAL")
     field.add_argument("--engine", choices=fields.ENGINES, nargs="+", default=fields.ENGINES)
     field.add_argument("--list", action="store_true")
+    field.add_argument("--portion", type=int, nargs="+", default=[], metavar="N")
     field.add_argument("--into", type=Path, help="write what was found here, as JSON")
     return parser
 
@@ -182,7 +184,9 @@ def _field(asked: argparse.Namespace) -> int:
         return 2
     seed = fields.a_seed() if asked.seed is None else asked.seed
     parts = Parts(resume=asked.resume)
-    trials = fields.run_here(asked.names, asked.engine, seed, asked.full, parts, asked.into)
+    trials = fields.run_here(
+        *(asked.names, asked.engine, seed, asked.full, parts, asked.into, asked.portion)
+    )
     return 1 if any(done.broken for done in trials) else 0
 
 

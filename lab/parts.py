@@ -7,13 +7,16 @@ on has changed since.
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-__all__ = ["Parts"]
+from twicesafe import __version__
+
+__all__ = ["Parts", "our_version"]
 
 T = TypeVar("T")
 
@@ -71,3 +74,14 @@ def _hash_of(folders: Sequence[str]) -> str:
     for file in files:
         whole.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")
     return whole.hexdigest()[:16]
+
+
+def our_version() -> str:
+    """Our version, and the commit of it that is tried or measured."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        commit = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+        changed = subprocess.check_output([*git, "status", "--short", "src"], text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return __version__  # not from a clone
+    return f"{__version__} at {commit}{', changed' if changed else ''}"

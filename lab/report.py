@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-
-from twicesafe import __version__
 
 from .field import Trial
 from .field.page import field_page, field_versions
@@ -17,6 +14,7 @@ from .fuzz import Tally as Compared
 from .model import Check, version
 from .mutants import LIMIT
 from .mutants.sources import Kill
+from .parts import our_version
 from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally
 
@@ -51,24 +49,13 @@ def publish(new: Proof, parts: Sequence[str]) -> None:
             setattr(proof, part, getattr(new, part))
     if "sources" in parts:
         proof.source_mutants = new.source_mutants
-    proof.tried |= dict.fromkeys(parts, _ours())
+    proof.tried |= dict.fromkeys(parts, our_version())
     proof.versions |= {"python": platform.python_version(), "spin": version()}
     proof.versions |= field_versions(new.field)
     NUMBERS.parent.mkdir(exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=1) + b"\n"
     NUMBERS.write_bytes(text)
     PAGE.write_text(as_markdown(read(NUMBERS)), "utf-8")
-
-
-def _ours() -> str:
-    """Our version, and the commit of it that was tried."""
-    git = ["git", "-C", str(ROOT)]
-    try:
-        commit = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
-        changed = subprocess.check_output([*git, "status", "--short", "src"], text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return __version__  # not from a clone
-    return f"{__version__} at {commit}{', changed' if changed else ''}"
 
 
 def read(file: Path) -> Proof:
@@ -99,8 +86,9 @@ def _head(proof: Proof) -> list[str]:
     return [
         "# The proof lab",
         "",
-        "`make prove ARGS=--publish` writes this page. A full run takes hours, so parts can be run separately",
-        "(`--only`). Each part names the version that it ran on:",
+        "How we try to break the promises, and what happened: simulated schedules, planted bugs, a model checker, and",
+        "real servers that are killed, cut off and frozen. `make prove ARGS=--publish` writes this page. A full run takes",
+        "hours, so parts can be run separately (`--only`). Each part names the version that it ran on:",
         "",
         *(f"- {commit}: {', '.join(parts)}" for commit, parts in commits.items()),
         "",

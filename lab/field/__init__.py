@@ -6,7 +6,7 @@ adapters      every way to hold a transaction, killed at every phase (C3); adapt
 proxy         a TCP proxy that cuts, delays, throttles and swallows
 drivers       a receiver, blocking or async, through any driver
 consumers     consumers on real brokers: killed workers, restarts, poison (C14); consumer_worker: a
-              worker; consumer_brokers: the brokers
+              worker; consumer_brokers: the brokers; consumer_plant: all of them
 cuts          replies and requests that end after any number of bytes (C5); transactions: the inbox's
 zombies       workers that stand still past their lease, and wake (C7); zombie: such a worker
 clocks        clocks that jump (C8); clock_load: callers at work meanwhile; preload: what it

@@ -1,16 +1,19 @@
 """The brokers of the trials of consumers: where messages go, where they come from, and what they promise.
 
-Kafka is not among them: its mock cluster takes many seconds to notice that a member died, so few deaths fit
-into a trial. tests/consumers/test_kafka_source.py has its rebalances.
+A broker that has two kinds of queues or protocols shows them in turn: a trial with an odd variant has the other one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
+from tests.consumers.kafka_group import group_offsets, read_topic
+from tests.patience import until
 from tests.servers import launch
+from tests.servers.kafka import broker as kafka_kind
 from twicesafe._core.consuming.source import Source
 from twicesafe._core.outbox_requests import Message
 from twicesafe._runtime.adapting import for_threads
@@ -18,22 +21,26 @@ from twicesafe.consumers import DeadLetters
 from twicesafe.consumers.sources import open_source
 from twicesafe.outbox.publishers import open_publisher
 
-__all__ = ["BROKERS", "Broker", "RedisStreams"]
+from .consumer_worker import ORIGIN
+
+__all__ = ["BROKERS", "Broker", "Kafka", "RedisStreams"]
 
 
 class Broker:
     """A server with one queue, stream or topic for one trial."""
 
     engine: ClassVar[str]
-    settings: ClassVar[dict[str, str]] = {}
-    keeps: ClassVar[bool] = True
+    settings: dict[str, str] = {}  # noqa: RUF012 - each kind of broker has its own
+    variants: ClassVar[tuple[str, str]] = ("", "")
+    keeps: bool = True
     """Its messages survive a restart."""
-    orders: ClassVar[bool] = False
+    orders: bool = False
     """It keeps the order of a key, also when several consumers share it and one of them dies."""
-    topic = "orders"
+    topic: str = "orders"
 
-    def __init__(self) -> None:
-        self.server = launch(self.engine, **self.settings)
+    def __init__(self, number: int = 0) -> None:
+        self.variant = self.variants[number % 2]
+        self.server: Any = launch(self.engine, **self.settings)
         self.prepare()
         self._publisher: Any = for_threads(open_publisher(self.publisher), "publish")
 
@@ -73,9 +80,77 @@ class Broker:
         self.server.remove()
 
 
+class Kafka(Broker):
+    """A real one after `make kafka`. The mock cluster forgets its messages, and enforces no transactions."""
+
+    engine = "kafka"
+    variants = ("cooperative", "KIP-848")
+    orders = True
+
+    def __init__(self, number: int = 0) -> None:
+        self.kind = kafka_kind()
+        self.keeps = self.kind == "real"
+        if self.kind == "real":  # it notices a death in a second and a half
+            names = ("group.min.session", "group.consumer.session", "group.consumer.min.session")
+            self.settings = {f"{name}.timeout.ms": "1500" for name in names}
+        super().__init__(number if self.kind == "real" else 0)
+
+    def prepare(self) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.server.bootstrap, "log_level": 0})
+
+        def exists(topic: str) -> object:
+            """To ask for one creates it."""
+            return admin.list_topics(topic, timeout=20).topics[topic].partitions
+
+        for topic in (self.topic, self.out):
+            until(partial(exists, topic))
+
+    out = "booked"
+
+    @property
+    def source(self) -> str:
+        classic = "session.timeout.ms=1500&heartbeat.interval.ms=200"
+        protocol = classic if self.variant == "cooperative" else "group.protocol=consumer"
+        return f"{self.server.url}?topics={self.topic}&group=trial&{protocol}"
+
+    @staticmethod
+    def without_transactions() -> bool:
+        return kafka_kind() == "mock"
+
+    def published(self) -> list[str]:
+        """What was published in transactions that were committed, partition by partition."""
+        return [record.value().decode() for record in read_topic(self.server.bootstrap, self.out)]
+
+    def published_twice(self) -> dict[str, list[str]]:
+        """The offset of a message → where it was published, if more than once. What the producer sent
+        twice has two offsets: these are two messages."""
+        places: dict[str, list[str]] = {}
+        for record in read_topic(self.server.bootstrap, self.out):
+            origin = dict(record.headers())[ORIGIN].decode()
+            places.setdefault(origin, []).append(f"{record.partition()}/{record.offset()}")
+        return {origin: some for origin, some in places.items() if len(some) > 1}
+
+    def went_back(self) -> list[str]:
+        """Commits that moved an offset of the group back."""
+        last: dict[str, int] = {}
+        found = []
+        for partition, offset in group_offsets(self.server.bootstrap, "trial"):
+            if offset < last.get(partition, 0):
+                found.append(f"{partition} from {last[partition]} to {offset}")
+            last[partition] = offset
+        return found
+
+    def dead(self) -> list[str]:
+        self._prepared(open_source(self.source))
+        found = read_topic(self.server.bootstrap, f"{self.topic}.dead")
+        return [dict(record.headers())["id"].decode() for record in found]
+
+
 class RedisStreams(Broker):
     engine = "valkey"
-    settings: ClassVar[dict[str, str]] = {"appendonly": "yes", "appendfsync": "always"}
+    settings: dict[str, str] = {"appendonly": "yes", "appendfsync": "always"}  # noqa: RUF012
 
     def _url(self, stream: str, group: str) -> str:
         return f"redis://127.0.0.1:{self.server.port}/0?stream={stream}&group={group}&patience=1s"
@@ -118,11 +193,12 @@ class JetStream(Broker):
 
 class RabbitMq(Broker):
     engine = "rabbitmq"
+    variants = ("quorum", "classic")
 
     def prepare(self) -> None:
         async def declare(channel: Any) -> None:
-            quorum = {"x-queue-type": "quorum"}
-            await channel.declare_queue("orders", durable=True, arguments=quorum)
+            kind = {"x-queue-type": self.variant}
+            await channel.declare_queue("orders", durable=True, arguments=kind)
 
         self._ask(declare)
 
@@ -144,17 +220,18 @@ class RabbitMq(Broker):
         return f"{self.server.url}?queue=orders.dead&prefetch=1000"
 
 
-class SqsFifo(Broker):
+class Sqs(Broker):
     """On an emulator, which forgets all when it restarts."""
 
     engine = "ministack"
-    topic = "orders.fifo"
+    variants = ("FIFO", "standard")
     keeps = False
-    orders = True
 
     def prepare(self) -> None:
+        self.orders = self.variant == "FIFO"
+        self.topic = "orders.fifo" if self.orders else "orders"
         client = self.server.client()
-        attributes = {"FifoQueue": "true", "VisibilityTimeout": "2"}
+        attributes = {"VisibilityTimeout": "2"} | ({"FifoQueue": "true"} if self.orders else {})
         client.create_queue(QueueName=self.topic, Attributes=attributes)
         client.close()
 
@@ -168,9 +245,9 @@ class SqsFifo(Broker):
 
     @property
     def dead_source(self) -> str:
-        return self._url("orders-dead.fifo")
+        return self._url("orders-dead.fifo" if self.orders else "orders-dead")
 
 
 BROKERS: Final[dict[str, type[Broker]]] = {
-    kind.engine: kind for kind in (RabbitMq, JetStream, RedisStreams, SqsFifo)
+    kind.engine: kind for kind in (Kafka, RabbitMq, JetStream, RedisStreams, Sqs)
 }

@@ -1,7 +1,8 @@
 """One consumer process of the trials of consumers: it handles messages until it is stopped, or killed.
 
-Every start is a line in a file that outlives the process: what started, as which attempt, and why again.
-A message whose body says so kills the process, every time.
+Every start is a line in a file that outlives the process: what started, as which attempt, why again, its position in the
+broker, and in which process.
+A poison message kills the process, every time; in Kafka transactions, where no store counts such deaths, it fails.
 """
 
 from __future__ import annotations
@@ -9,38 +10,44 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from twicesafe import Backoff, Inbox, Policy, Receiver, current_claim
-from twicesafe.consumers import Consumer, Message
+from twicesafe.consumers import Consumer, KafkaTransaction, Message
 
-__all__ = ["MOST", "Job", "work"]
+__all__ = ["MOST", "ORIGIN", "Job", "Mode", "work"]
+
+Mode: TypeAlias = Literal["lease", "transaction", "kafka"]
 
 MOST: Final = 5
 """max_attempts"""
 
-POLICY: Final = Policy(
-    lease=0.5, max_attempts=MOST, backoff=Backoff(first=0.05, most=0.2), retention=3600
-)
+ORIGIN: Final = "origin"
+"""The header that tells of which message, by its offset, something was published."""
+
+BARE: Final = Policy(max_attempts=MOST, backoff=Backoff(first=0.05, most=0.2), retention=3600)
+POLICY: Final = BARE.replace(lease=0.5)
 
 
 class Job(msgspec.Struct, frozen=True):
     source: str
     database: str
-    transactions: bool
+    mode: Mode
     ledger: str
 
 
 def work(job: Job) -> None:
     """Run until SIGTERM."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # of the emulator
+        os.environ.setdefault(name, "test")
     ledger = os.open(job.ledger, os.O_WRONLY | os.O_APPEND)
 
     def note(what: str, message: Message) -> None:
         claim = current_claim()
-        assert claim is not None
-        line = f"{what} {message.id} {claim.attempt} {claim.cause or '-'}\n"
+        attempt, cause = (0, None) if claim is None else (claim.attempt, claim.cause)
+        line = f"{what} {message.id} {attempt} {cause or '-'} {message.position} {os.getpid()}\n"
         os.write(ledger, line.encode())
 
     def handle(message: Message) -> None:
@@ -53,8 +60,20 @@ def work(job: Job) -> None:
         connection.execute("INSERT INTO booked (id) VALUES (%s)", (message.id,))
         _spend(message)
 
+    def handle_in_kafka(transaction: KafkaTransaction, message: Message) -> None:
+        note("start", message)
+        given = message.json()
+        time.sleep(given["seconds"])
+        if given["poison"]:
+            raise RuntimeError("poison")
+        headers = {ORIGIN: message.position}
+        transaction.publish("booked", message.id, key=message.key, headers=headers)
+
     settings: dict[str, Any] = {"concurrency": 4, "batch": 16, "policy": POLICY}
-    if not job.transactions:
+    if job.mode == "kafka":
+        Consumer.open(job.source, **settings | {"policy": BARE}).run(handle_in_kafka)
+        return
+    if job.mode == "lease":
         with Receiver.open(job.database) as receiver:
             Consumer.open(job.source, receiver=receiver, **settings).run(handle)
         return
@@ -71,5 +90,5 @@ def work(job: Job) -> None:
 def _spend(message: Message) -> None:
     given = message.json()
     time.sleep(given["seconds"])
-    if given["kills"]:
+    if given["poison"]:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -18,6 +18,7 @@ DRIVERS: Final = {
     "mariadb": ("PyMySQL", "PyMySQL awaited"),
     "etcd": ("grpcio", "grpcio awaited"),
     "dynamodb": ("boto3", "aiobotocore awaited"),
+    "mongodb": ("PyMongo", "PyMongo awaited"),
 }
 
 

@@ -20,6 +20,11 @@ NAMES = {
     "mariadb": "MariaDB",
     "etcd": "etcd",
     "dynamodb": "DynamoDB (emulator)",
+    "mongodb": "MongoDB (FerretDB)",
+    "kafka": "Kafka",
+    "rabbitmq": "RabbitMQ",
+    "nats": "NATS JetStream",
+    "ministack": "SQS (emulator)",
 }
 
 

@@ -67,6 +67,10 @@ def hooks_for(engine: str) -> Any:
         from tests.conformance.test_dynamodb import Dynamodb
 
         return Dynamodb()
+    if engine == "mongodb":
+        from tests.conformance.test_mongodb import Mongodb
+
+        return Mongodb()
     from tests.conformance.stores import Sqlite
 
     return Sqlite()

@@ -78,6 +78,8 @@ class Proxy:
         self._serving = threading.Event()
         self.faults = 0
         """That happened."""
+        self.asked = 0
+        """How often a connection turned from answering to asking: round trips, of a client that waits for each."""
         self.largest: int | None = None
         """Bytes that a request may have."""
         self.held = False
@@ -163,6 +165,7 @@ class Proxy:
             while data := await reader.read(65536):
                 while self.held:  # noqa: ASYNC110 - let go by another thread
                     await asyncio.sleep(0.002)
+                self.asked += way == "request" and not link.asked
                 link.asked = 0 if way == "reply" else link.asked + len(data)
                 if self.largest is not None and link.asked > self.largest:
                     self.faults += 1

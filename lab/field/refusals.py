@@ -29,7 +29,8 @@ from .zombies import fresh_url
 
 __all__ = ["refused_payloads"]
 
-HEAVY: Final = "h" * 1_700_000
+HEAVY: Final = {"mongodb": 16_500_000}
+"""Characters of the large result, where 1,700,000 are not too many: MongoDB refuses from 16 MB on."""
 LIMIT: Final = 1 << 20
 POLICY: Final = Policy(max_result_bytes=1 << 24, lease=30, wait=60)
 SOON: Final = 60.0
@@ -42,6 +43,7 @@ def refused_payloads(t: Trial) -> None:
     result, with one effect however often it is delivered? Do the other items of its batch keep their results?"""
     # On a connection of etcd, acknowledgements come while a request is sent: the proxy cannot tell its size.
     ways = (_refusing,) if t.engine in ("sqlite", "etcd") else (_refusing, _cutting)
+    heavy = "h" * HEAVY.get(t.engine, 1_700_000)
     for way in ways:
         for driver in DRIVERS[t.engine]:
             with way(t.engine) as (url, say_no), DriverReceiver(driver, url, POLICY) as client:
@@ -49,7 +51,7 @@ def refused_payloads(t: Trial) -> None:
 
                 def handle(key: str, runs: Counter[str] = runs) -> str:
                     runs[key] += 1
-                    return HEAVY if "heavy" in key else key
+                    return heavy if "heavy" in key else key
 
                 client.process("light", handle, "light")  # the tables are there now
                 say_no()

@@ -36,7 +36,7 @@ SPARE: Final = 6 * 2**20
 """Bytes that an interpreter may grow by without anybody keeping anything."""
 
 
-@trial("soak", "C15", "deliveries", ("sqlite", *SERVERS, "etcd"))
+@trial("soak", "C15", "deliveries", ("sqlite", *SERVERS, "etcd", "mongodb"))
 def soak(t: Trial) -> None:
     """All kinds of work for minutes, with cut connections. Does memory grow? Is a file descriptor, a thread
     or a connection left behind?"""

@@ -31,6 +31,7 @@ DURABLE: Final[dict[str, dict[str, str]]] = {
     "postgres": {"fsync": "on"},
     "valkey": {"appendonly": "yes", "appendfsync": "always"},
     "mariadb": {},
+    "mongodb": {},
 }
 
 
@@ -39,7 +40,7 @@ def _durable(engine: str) -> dict[str, str]:
     return {"program": apt_program()} if engine == "etcd" else DURABLE[engine]
 
 
-@trial("restarts under load", "C6", "restarts", (*SERVERS, "etcd"))
+@trial("restarts under load", "C6", "restarts", (*SERVERS, "etcd", "mongodb"))
 def restarts(t: Trial) -> None:
     """The server is stopped and killed under load, again and again. Is a recorded result lost? Does a key
     run twice?"""

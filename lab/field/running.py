@@ -20,12 +20,13 @@ from typing import Final
 import msgspec
 
 from ..parts import Parts
-from .trial import TRIALS, Trial, run_trial
+from .trial import TRIALS, Trial, new_trial, run_trial
 
 __all__ = ["ENGINES", "a_seed", "in_processes", "run_here", "told", "totals"]
 
 ENGINES: Final = (
-    "dynamodb", "etcd", "mariadb", "postgres", "valkey", "rabbitmq", "nats", "ministack", "sqlite",
+    "dynamodb", "mongodb", "etcd", "mariadb", "postgres", "valkey", "kafka", "rabbitmq", "nats", "ministack",
+    "sqlite",
 )  # fmt: skip
 """The slowest first: what is started last should end soon."""
 
@@ -71,23 +72,50 @@ def run_here(
     full: bool,
     parts: Parts,
     into: Path | None = None,
+    portions: Sequence[int] = (),
 ) -> list[Trial]:
-    """One after the other; what was found so far is kept in a file."""
+    """One after the other; what was found so far is kept in a file. `portions`: only these, of trials that
+    have several."""
     done: list[Trial] = []
-    size = "full" if full else "small"
     for engine in engines:
         for name in names or TRIALS:
-            if engine in TRIALS[name].engines:
-                found = parts.get(
-                    *(f"field-{engine}-{name.replace(' ', '-')}", size, Trial, ("lab/field",)),
-                    partial(run_trial, name, engine, seed, full),
-                    good=lambda trial: not trial.broken,
-                )
-                told(found)
-                done.append(found)
-                if into is not None:
-                    into.write_bytes(msgspec.json.encode(done))
+            entry = TRIALS[name]
+            if engine not in entry.engines:
+                continue
+            if full and entry.portions > 1:
+                some = portions or range(1, entry.portions + 1)
+                done.append(_in_portions(name, engine, seed, parts, some))
+            else:
+                done.append(_kept(name, engine, seed, full, parts))
+            if into is not None:
+                into.write_bytes(msgspec.json.encode(done))
     return done
+
+
+def _in_portions(name: str, engine: str, seed: int, parts: Parts, portions: Iterable[int]) -> Trial:
+    """The sum of the portions, told one by one; a part that does not apply here ends it."""
+    whole = new_trial(name, engine, seed, True)
+    for portion in portions:
+        one = _kept(name, engine, seed, True, parts, portion)
+        whole.add(one)
+        whole.seconds += one.seconds
+        if one.skipped:
+            whole.skipped = one.skipped
+            return whole
+        whole.count("portions")
+    print(f"    {engine} {name}: {whole.tried:,} {whole.unit} in all", flush=True)
+    return whole
+
+
+def _kept(name: str, engine: str, seed: int, full: bool, parts: Parts, portion: int = 0) -> Trial:
+    place = f"field-{engine}-{name.replace(' ', '-')}" + (f"-{portion}" if portion else "")
+    found = parts.get(
+        *(place, "full" if full else "small", Trial, ("lab/field",)),
+        partial(run_trial, name, engine, seed, full, portion),
+        good=lambda trial: not trial.broken and not trial.skipped,
+    )
+    told(found)
+    return found
 
 
 def told(done: Trial) -> bool:

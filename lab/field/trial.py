@@ -22,13 +22,13 @@ from msgspec.structs import replace
 
 from tests.servers import NoServerError
 
-__all__ = ["KEYED", "SERVERS", "TRIALS", "Absent", "Trial", "run_trial", "trial"]
+__all__ = ["KEYED", "SERVERS", "TRIALS", "Absent", "Trial", "new_trial", "run_trial", "trial"]
 
 SERVERS: Final = ("postgres", "valkey", "mariadb")
 
-KEYED: Final = ("etcd", "dynamodb")
+KEYED: Final = ("etcd", "dynamodb", "mongodb")
 """Stores of records only, without transactions of the caller's own. The one of DynamoDB is an emulator, which
-keeps nothing when it ends: it is cut off, not killed."""
+keeps nothing when it ends: it is cut off, not killed. The one of MongoDB is FerretDB."""
 
 LIMIT: Final = 3600
 """Seconds after which a trial that hangs shows where, and ends."""
@@ -54,20 +54,27 @@ class Trial(msgspec.Struct):
     """What a reader must know to judge the numbers."""
     seconds: float = 0.0
     skipped: str = ""
+    portion: int = 0
+    """Which portion of the whole this is, from 1; 0: the whole."""
 
     @property
     def rng(self) -> random.Random:
         """Always the same chances from the start."""
-        return random.Random(f"{self.name}/{self.engine}/{self.seed}")
+        portion = f"/{self.portion}" if self.portion else ""
+        return random.Random(f"{self.name}/{self.engine}/{self.seed}{portion}")
 
     @property
     def words(self) -> str:
         """The command that runs this trial again."""
         full = " --full" if self.full else ""
+        full += f" --portion {self.portion}" if self.portion else ""
         return f"python -m lab field {self.name!r} --engine {self.engine} --seed {self.seed}{full}"
 
     def size(self, small: int, full: int) -> int:
-        return full if self.full else small
+        """How many of something; a portion has its share of the whole."""
+        if not self.full:
+            return small
+        return full // TRIALS[self.name].portions if self.portion else full
 
     def count(self, what: str, how_many: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + how_many
@@ -92,14 +99,18 @@ class Trial(msgspec.Struct):
 
         with ThreadPoolExecutor() as pool:
             for page in list(pool.map(go, parts)):
-                self.tried += page.tried
-                self.broken += page.broken
-                self.notes += page.notes
-                for what, how_many in page.counts.items():
-                    if isinstance(how_many, float):
-                        self.most(what, how_many)
-                    else:
-                        self.count(what, how_many)
+                self.add(page)
+
+    def add(self, page: Trial) -> None:
+        """What another part of this trial has found."""
+        self.tried += page.tried
+        self.broken += page.broken
+        self.notes += [note for note in page.notes if note not in self.notes]
+        for what, how_many in page.counts.items():
+            if isinstance(how_many, float):
+                self.most(what, how_many)
+            else:
+                self.count(what, how_many)
 
 
 Run = Callable[[Trial], None]
@@ -111,27 +122,29 @@ class _Entry(msgspec.Struct, frozen=True):
     engines: tuple[str, ...]
     run: Run
     question: str
+    portions: int
+    """The long form is run in so many portions: each is kept when it is done, so a break costs one of them."""
 
 
 TRIALS: dict[str, _Entry] = {}
 
 
 def trial(
-    name: str, method: str, unit: str, engines: tuple[str, ...] = SERVERS
+    name: str, method: str, unit: str, engines: tuple[str, ...] = SERVERS, portions: int = 1
 ) -> Callable[[Run], Run]:
     """Enter a function into the list; its docstring is the question that it answers."""
 
     def enter(run: Run) -> Run:
         question = " ".join((run.__doc__ or "").split())
-        TRIALS[name] = _Entry(method, unit, engines, run, question)
+        TRIALS[name] = _Entry(method, unit, engines, run, question, portions)
         return run
 
     return enter
 
 
-def run_trial(name: str, engine: str, seed: int, full: bool) -> Trial:
+def run_trial(name: str, engine: str, seed: int, full: bool, portion: int = 0) -> Trial:
+    done = new_trial(name, engine, seed, full, portion)
     entry = TRIALS[name]
-    done = Trial(name, entry.method, engine, seed, full, unit=entry.unit, counts={}, broken=[])
     began = time.monotonic()
     log = logging.getLogger("twicesafe")
     loud = log.level
@@ -140,7 +153,7 @@ def run_trial(name: str, engine: str, seed: int, full: bool) -> Trial:
     try:
         entry.run(done)
     except NoServerError as reason:
-        if os.environ.get("CI") == "true":
+        if os.environ.get("CI") == "true" and not reason.optional:
             raise
         done.skipped = str(reason).splitlines()[0]
     except Absent as reason:
@@ -153,6 +166,15 @@ def run_trial(name: str, engine: str, seed: int, full: bool) -> Trial:
         log.setLevel(loud)
     done.seconds = round(time.monotonic() - began, 1)
     return done
+
+
+def new_trial(name: str, engine: str, seed: int, full: bool, portion: int = 0) -> Trial:
+    """A page on which nothing is written."""
+    entry = TRIALS[name]
+    return Trial(
+        *(name, entry.method, engine, seed, full),
+        unit=entry.unit, counts={}, broken=[], notes=[], portion=portion,
+    )  # fmt: skip
 
 
 def _place_of(error: BaseException) -> str:

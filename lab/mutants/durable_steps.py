@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import durable_run, run_lifecycle, step_records, steps, undoing
+from twicesafe._core import compensation, durable_run, run_lifecycle, step_records, steps
 from twicesafe._core.lifecycle import is_expired
 from twicesafe._core.protocol import Ack
 from twicesafe._core.run_requests import FOREVER, FailRun
@@ -311,12 +311,12 @@ def failed_run_is_swept(patch: Patch) -> None:
     )
 
 
-# --- undoing -----------------------------------------------------------------------------------
+# --- compensation ------------------------------------------------------------------------------
 
 
 @mutant("undos run in the order of their steps", STUDY)
 def undo_forward(patch: Patch) -> None:
-    undo_all = undoing.undo_all
+    undo_all = compensation.undo_all
 
     def forward(call: Any, state: Any, reply: Any) -> Any:
         last = max((undo.position for undo in state.undos.values()), default=0)
@@ -344,7 +344,7 @@ def failure_not_recorded(patch: Patch) -> None:
         if ask.name != FAILURE:
             yield from record(state, ask)
 
-    patch(undoing, "record", unless_failure)
+    patch(compensation, "record", unless_failure)
 
 
 @mutant("an undo is not recorded", STUDY)
@@ -355,12 +355,12 @@ def undo_not_recorded(patch: Patch) -> None:
         if ask.name == FAILURE:
             yield from record(state, ask)
 
-    patch(undoing, "record", only_failure)
+    patch(compensation, "record", only_failure)
 
 
 @mutant("a recorded undo runs again after a crash", STUDY)
 def undo_runs_again(patch: Patch) -> None:
-    undo_all = undoing.undo_all
+    undo_all = compensation.undo_all
 
     def forgetful(call: Any, state: Any, reply: Any) -> Any:
         for name in [name for name in state.recorded if name.startswith("undo:")]:
@@ -405,18 +405,18 @@ def parks_without_undoing(patch: Patch) -> None:
 
 @mutant("an interrupted undo is recorded as done", STUDY)
 def failed_undo_counts(patch: Patch) -> None:
-    undo = undoing._undo
+    undo = compensation._undo
 
     def easy(call: Any, state: Any, one: Any) -> Any:
         trouble = yield from undo(call, state, one)
         return None if isinstance(trouble, Exception) else trouble
 
-    patch(undoing, "_undo", easy)
+    patch(compensation, "_undo", easy)
 
 
 @mutant("the answer of a compensated run is given before it is recorded", STUDY)
 def compensated_too_early(patch: Patch) -> None:
-    remember = undoing._remember
+    remember = compensation._remember
 
     def early(call: Any, state: Any, reason: str, cause: Any) -> Any:
         flow = remember(call, state, reason, cause)
@@ -428,4 +428,4 @@ def compensated_too_early(patch: Patch) -> None:
             yield FailRun(claim.key.id, claim.owner, claim.fence, 0, 99, FOREVER, "")
             return end.value
 
-    patch(undoing, "_remember", early)
+    patch(compensation, "_remember", early)

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
-from twicesafe._core.protocol import Ack
-from twicesafe._core.regions import claiming, epochs, following, moving
+from twicesafe._core.protocol import Ack, RaiseFences
+from twicesafe._core.regions import claiming, epochs, failover, following
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
 from twicesafe._values.records import State
@@ -133,8 +133,10 @@ def undecided_claims_are_decided(patch: Patch) -> None:
 
 @mutant("the cut is when the epoch was closed, without the lease of the old region", STUDY)
 def the_cut_is_too_early(patch: Patch) -> None:
-    fail_over = moving.fail_over
-    patch(moving, "fail_over", lambda move, lag: fail_over(move._replace(lease=-300, skew=0), lag))
+    fail_over = failover.fail_over
+    patch(
+        failover, "fail_over", lambda move, lag: fail_over(move._replace(lease=-300, skew=0), lag)
+    )
 
 
 @mutant("work that runs in doubt is not marked", STUDY)
@@ -142,7 +144,7 @@ def doubts_are_not_marked(patch: Patch) -> None:
     patch(claiming, "finishing", lambda region, ask: ask)
 
 
-# --- moving --------------------------------------------------------------------------------------
+# --- failover ------------------------------------------------------------------------------------
 
 
 @mutant("a switch does not wait until the old region has stopped", STUDY)
@@ -150,7 +152,27 @@ def a_switch_does_not_wait(patch: Patch) -> None:
     def at_once(move: Any, cut: int) -> Any:
         yield from ()
 
-    patch(moving, "_until", at_once)
+    patch(failover, "_until", at_once)
+
+
+@mutant("an epoch is opened without raising the fences of its store", STUDY)
+def fences_are_not_raised(patch: Patch) -> None:
+    opened = failover._opened
+
+    def forgetful(*args: Any, **more: Any) -> Any:
+        flow, reply = opened(*args, **more), None
+        while True:
+            try:
+                command = flow.send(reply)
+            except StopIteration as end:
+                return end.value
+            reply = (
+                Ack.OK
+                if type(getattr(command, "request", None)) is RaiseFences
+                else (yield command)
+            )
+
+    patch(failover, "_opened", forgetful)
 
 
 @mutant("a switch does not copy the rest", STUDY)
@@ -159,13 +181,13 @@ def a_switch_leaves_the_rest(patch: Patch) -> None:
         yield from ()
         return Copied()
 
-    patch(moving, "_copied", nothing)
+    patch(failover, "_copied", nothing)
 
 
 @mutant("settling ends the doubt without copying", STUDY)
 def settling_copies_nothing(patch: Patch) -> None:
-    settle = moving.settle
-    patch(moving, "settle", lambda move, lost: settle(move, True))
+    settle = failover.settle
+    patch(failover, "settle", lambda move, lost: settle(move, True))
 
 
 @mutant("settling goes on where the follower is, not where it was at the failover", STUDY)
@@ -175,7 +197,7 @@ def settling_begins_too_late(patch: Patch) -> None:
     def late(*args: Any, high: Any = None, **more: Any) -> Any:
         return follow(*args, **more)
 
-    patch(moving, "follow", late)
+    patch(failover, "follow", late)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from types import MethodType
 from typing import TypeAlias
 
-__all__ = ["RenewedLock", "around_fork", "in_child"]
+__all__ = ["RenewedLock", "around_fork", "in_child", "pid"]
 
 _Hook: TypeAlias = Callable[[], None]
 _Hooks: TypeAlias = dict[object, Callable[[], _Hook | None]]
@@ -76,6 +76,17 @@ class RenewedLock:
     def _renew(self) -> None:
         self.now = threading.Lock()
 
+
+pid = os.getpid()
+"""This process, without a system call. Read it as an attribute of the module: a fork changes it."""
+
+
+def _renew_pid() -> None:
+    global pid
+    pid = os.getpid()
+
+
+in_child(_renew_pid)  # before all others
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

@@ -13,7 +13,7 @@ takes a new one after 2**20 payloads, so the random nonces of a data key never g
 key does not wear out. The head, the salt and the context are associated data: a payload that was changed, truncated, or
 copied to another record, state or message does not decrypt. Then the caller gets an error, and the handler does not run.
 
-It needs the extra ``encryption``.
+A `KeyRing` needs the extra ``encryption``. `HiddenKeys`, which hide the text of keys and scopes, do not.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from typing import Any, Final, Literal, NoReturn, Self
 
 from ._values.cipher import MARK, Cipher, is_encrypted
 from ._values.drivers import driver
-from ._values.key_text import KeySource
+from ._values.hidden_keys import HiddenKeys
+from ._values.key_source import KeySource
 from ._values.settings import expect
 from .errors import ConfigurationError, CorruptRecordError, ResultUnavailableError, UsageError
 
-__all__ = ["Cipher", "KeyRing"]
+__all__ = ["Cipher", "HiddenKeys", "KeyRing"]
 
 _KEY_BYTES: Final = 32
 _SALT: Final = 16

@@ -281,9 +281,14 @@ class SchemaVersionError(StoreError):
 
 
 class CorruptRecordError(StoreError):
-    """A stored record cannot be read. The handler is not re-run because of it."""
+    """A stored record cannot be read. The handler is not re-run because of it.
+
+    ``done``: True, the record says that the work is done, False, that it failed for good, and only the
+    answer in it cannot be read. None: nothing is known.
+    """
 
     http_status = 500
+    done: bool | None = None
 
 
 class ResultError(TwicesafeError):
@@ -341,7 +346,7 @@ class StepMismatchError(StepError):
 
 
 class CompensatedError(StepError):
-    """The run failed for good, and every recorded undo has run. ``reason``: why it failed."""
+    """The run failed permanently, and every recorded undo has run. ``reason``: why it failed."""
 
     def __init__(self, message: str, *, key: Key | None = None, reason: str = "") -> None:
         super().__init__(message, key=key)

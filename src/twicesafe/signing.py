@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, Self, TypeAlias
 
 from ._values.drivers import driver
-from ._values.key_text import KeySource
+from ._values.key_source import KeySource
 from ._values.settings import Duration, expect, seconds
 from ._values.signed_key import SIGNATURE_HEADER, SignatureCheck, SignedKey
 from .errors import ConfigurationError, UntrustedKeyError, UsageError

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from benchmarks import engines, growth, http_layer, inbox, processes
 from benchmarks.cases import all_cases, calls
 from benchmarks.delay import Delay
-from benchmarks.rows import row_of
+from benchmarks.rows import Row, row_of
 from benchmarks.running import Run, selected
 
 
@@ -36,10 +37,30 @@ def test_every_row_has_its_own_name():
     assert any("100000000" in name for name in selected([], huge=True))
 
 
-def test_a_quick_run_leaves_out_what_takes_long():
+def test_a_quick_run_leaves_out_what_takes_long(tmp_path: Path):
     chosen = selected(["processes/", "growth/", "outbox"])
     assert chosen
-    assert Run(3, 100, quick=True).rows(chosen) == []
+    assert Run(3, 100, quick=True, folder=tmp_path).rows(chosen) == []
+
+
+def test_a_run_that_was_broken_off_goes_on(tmp_path: Path):
+    measured = []
+
+    def work(name: str, run: Run) -> list[Row]:
+        measured.append(name)
+        if measured == ["a", "b"]:
+            raise KeyboardInterrupt
+        return [Row(name, "section", "title", {"floor": "1 µs"}, raw={"floor": {"laps": 3}})]
+
+    chosen = {name: partial(work, name) for name in ("a", "b")}
+    with pytest.raises(KeyboardInterrupt):
+        Run(3, 100, folder=tmp_path).rows(chosen)
+    rows = Run(3, 100, folder=tmp_path, resume=True).rows(chosen)
+    assert [row.id for row in rows] == ["a", "b"]
+    assert rows[0].raw == {"floor": {"laps": 3}}
+    assert measured == ["a", "b", "b"]
+    Run(4, 100, folder=tmp_path, resume=True).rows(chosen)  # asked for in other words
+    assert measured == ["a", "b", "b", "a", "b"]
 
 
 def test_the_network_delays_both_directions_and_keeps_the_order():

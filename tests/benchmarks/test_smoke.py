@@ -11,7 +11,7 @@ from benchmarks import __main__ as program
 from benchmarks import floors, publishing, size
 from benchmarks.cases import all_cases
 from benchmarks.report import as_json, as_markdown, machine
-from benchmarks.rows import row_of
+from benchmarks.rows import Row, row_of
 from benchmarks.spread import Spread
 from benchmarks.workload import RESULT, handler, key_of
 from twicesafe import Receiver
@@ -71,6 +71,30 @@ def test_a_spread_is_the_middle_half():
     assert Spread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == Spread(2.0, 3.0, 4.0)
 
 
-def test_a_partial_run_is_not_published(capsys: pytest.CaptureFixture[str]):
+def test_a_quick_run_is_not_published(capsys: pytest.CaptureFixture[str]):
     assert program.main(["--publish", "--quick"]) == 2
-    assert "full run" in capsys.readouterr().err
+    assert "not published" in capsys.readouterr().err
+
+
+def test_what_a_run_did_not_measure_stays_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(publishing, "PUBLISHED", tmp_path / "published.json")
+    monkeypatch.setattr(publishing, "write_page", lambda: None)
+
+    def row(name: str, version: str) -> Row:
+        return Row(f"{name}/x", "section", "title", {"floor": "1 µs"}, source=name, version=version)
+
+    before = [row("a", "1"), row("b", "1"), row("gone", "1")]
+    publishing.PUBLISHED.write_text(as_json(before, {"python": "3.11"}), "utf-8")
+    publishing.publish([row("c", "2"), row("b", "2")], {"python": "3.12"}, ["a", "b", "c"])
+    published = json.loads(publishing.PUBLISHED.read_text("utf-8"))
+    assert [(each["source"], each["version"]) for each in published["rows"]] == [
+        ("a", "1"),
+        ("b", "2"),
+        ("c", "2"),
+    ]
+    assert published["about"] == {"python": "3.12"}
+    page = as_markdown([Row(**each) for each in published["rows"]], {"processors": "2"})
+    assert "| title | 1 µs |  | 1 |" in page
+    assert "| title | 1 µs |  | 2 |" in page

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.line import Line
 from twicesafe import ConfigurationError, Policy, Receiver
-from twicesafe._cli.config import settle
+from twicesafe._cli.settings import settle
 
 
 @pytest.fixture

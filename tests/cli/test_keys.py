@@ -204,7 +204,7 @@ def test_an_unclear_key_is_status_2(line: Line, receiver: Receiver, arguments: t
 def test_an_ambiguous_id_asks_for_more_digits(
     line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("twicesafe._cli.finding.LEAST_DIGITS", 1)
+    monkeypatch.setattr("twicesafe._cli.record_lookup.LEAST_DIGITS", 1)
     fill(receiver, 17)
     digits = [record.id.hex()[0] for record in receiver.records()]
     ran = line("keys", "show", "--id", max(digits, key=digits.count))

@@ -73,7 +73,7 @@ def test_relays(line: Line):
         ("61", True, 64)
     ]
     assert data["unserved"] == 0
-    assert "61616161 awake renewed 64" in " ".join(line("outbox", "relays").out.split())
+    assert "61616161 active renewed 64" in " ".join(line("outbox", "relays").out.split())
 
 
 def test_topics_and_keys_are_no_markup(line: Line):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.line import Line, held
 from twicesafe import Key, Policy, Receiver, State
-from twicesafe._cli import bulk
+from twicesafe._cli import bulk_actions
 
 ACT = ("--by", "ana", "--why", "the bank is back")
 
@@ -117,7 +117,7 @@ def test_the_summary_says_what_happened_to_each(
     """One is refused, one changes and one is gone between the listing and the act."""
     parked(receiver, "free", "changes", "goes")
     receiver.process(Key("done", ("acct_1",)), str)
-    listed = bulk._listed
+    listed = bulk_actions._listed
 
     def listed_then_changed(*args: Any) -> Any:
         found = listed(*args)
@@ -126,7 +126,7 @@ def test_the_summary_says_what_happened_to_each(
             database.execute("DELETE FROM twicesafe_keys WHERE value = 'goes'")
         return found
 
-    monkeypatch.setattr(bulk, "_listed", listed_then_changed)
+    monkeypatch.setattr(bulk_actions, "_listed", listed_then_changed)
     words = ("--scope", "acct_1", "--yes")
     ran = line("keys", "release", *words, "--json", *ACT)
     assert ran.status == 1
@@ -164,7 +164,7 @@ def test_an_answer_to_an_old_question_changes_nothing(
         receiver.release(key, by="ben")
         running.__enter__()
 
-    monkeypatch.setattr("twicesafe._cli.acts.ask", meanwhile)
+    monkeypatch.setattr("twicesafe._cli.key_actions.ask", meanwhile)
     ran = line("keys", "release", "tx-1", *ACT)
     assert ran.status == 1
     assert "the record has changed since it was read" in ran.err

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twicesafe import ConfigurationError
+from twicesafe.configuration import resolve
 from twicesafe.configuration._documents import read_document
 from twicesafe.configuration._toml_lines import toml_lines
 
@@ -185,3 +186,32 @@ def test_a_file_that_is_nested_too_deeply_is_refused(name: str, tmp_path: Path):
     path.write_text(("a = " if name.endswith("toml") else "a: ") + "[" * 100_000 + "]" * 100_000)
     with pytest.raises(ConfigurationError, match="nested too deeply"):
         read_document(path)
+
+
+@pytest.mark.attack("D21")
+@pytest.mark.parametrize(
+    "section, setting",
+    [
+        ("store", "url"),
+        ("policy", "retention"),
+        ("policy", "max_attempts"),
+        ("policy", "encryption"),
+        ("proxy", "trusted"),
+        ("proxy", "upstream"),
+        ("http", "methods"),
+        ("http", "include"),
+        ("relay", "batch"),
+        ("dashboard", "listen"),
+    ],
+)
+def test_references_to_references_are_not_written_out(section: str, setting: str, tmp_path: Path):
+    """Each list holds the one before it twice: written out, the last has 2**50 entries."""
+    path = tmp_path / "bomb.yaml"
+    bomb = "&a0 [x, x]"
+    for number in range(1, 50):
+        bomb = f"&a{number} [{bomb}, *a{number - 1}]"
+    path.write_text(f"{section}:\n  {setting}: {bomb}\n")
+    with pytest.raises(ConfigurationError) as raised:
+        resolve(section, config=path, environ={})
+    assert setting in str(raised.value)
+    assert len(str(raised.value)) < 2000

@@ -1,4 +1,5 @@
-"""DynamoDB keeps every rule, on the emulator of AWS that the tests start.
+"""DynamoDB keeps every rule, on the emulator of AWS that the tests start, and on AWS's own server if
+`make dynamodb` has fetched it.
 
 `TestDynamodb` believes all clocks (``skew=0``): the clock of the test is the time of the service, so a
 store object takes over from a worker that it has never seen. `TestWatchedOnly` believes no clock: a lease
@@ -25,6 +26,7 @@ class Dynamodb(StoreUnderTest):
     They have no time to live: the clock of the tests is in the past, and the emulator deletes by its own.
     """
 
+    server: ClassVar[str] = "dynamodb"
     skew: ClassVar[str] = "0"
     _free: ClassVar[list[str]] = []
     _taken: ClassVar[dict[str, str]] = {}
@@ -46,7 +48,7 @@ class Dynamodb(StoreUnderTest):
         return table
 
     def _settings(self, place: Place) -> Settings:
-        url = shared("dynamodb").table_url(self._table(place))
+        url = shared(self.server).table_url(self._table(place))
         return Settings.of(f"{url}&skew={self.skew}")
 
     def open_store(self, place: Place) -> DynamodbStore:
@@ -74,7 +76,7 @@ class Dynamodb(StoreUnderTest):
             self._free.append(table)
 
     def _client(self) -> Any:
-        return shared("dynamodb").client()
+        return shared(self.server).client()
 
 
 def empty(client: Any, table: str) -> None:
@@ -86,6 +88,13 @@ def empty(client: Any, table: str) -> None:
 @pytest.mark.usefixtures("dynamodb")
 class TestDynamodb(Dynamodb, StoreConformance):
     pass
+
+
+@pytest.mark.usefixtures("dynamodb_local")
+class TestDynamodbLocal(Dynamodb, StoreConformance):
+    server = "dynamodb_local"
+    _free: ClassVar[list[str]] = []
+    _taken: ClassVar[dict[str, str]] = {}
 
 
 @pytest.mark.usefixtures("dynamodb")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import threading
 import uuid
 from collections import Counter
@@ -15,7 +16,7 @@ from twicesafe._core.consuming.message import Received
 from twicesafe.consumers import Consumer, Report
 from twicesafe.consumers.sources.kafka import KafkaSource
 
-__all__ = ["Done", "Member", "Topic", "handle_all", "read_topic"]
+__all__ = ["Done", "Member", "Topic", "group_offsets", "handle_all", "read_topic"]
 
 
 class Topic:
@@ -52,6 +53,16 @@ class Topic:
                 self.name, body.encode(), key, partition=partition, headers=headers
             )
         assert self._producer.flush(20) == 0
+
+    def put_large(self, room: int) -> bytes:
+        """A message that leaves so many bytes until Kafka's default limit, and that nothing makes smaller."""
+        from confluent_kafka import Producer
+
+        body = random.randbytes(1_048_588 - room)
+        large = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 2_000_000})
+        large.produce(self.name, body, "ann", partition=0, headers={"id": "large"})
+        assert large.flush(20) == 0
+        return body
 
     def committed(self) -> dict[str, int]:
         """Partition → the group's offset, without those that have none."""
@@ -102,6 +113,30 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
     until(is_read, 60)
     reader.close()
     return sorted(found, key=lambda record: (record.partition(), record.offset()))
+
+
+def group_offsets(bootstrap: str, group: str) -> list[tuple[str, int]]:
+    """Every offset that a group has committed, in order: the partition's name and the offset."""
+    found = []
+    for record in read_topic(bootstrap, "__consumer_offsets"):
+        version, key = _number(">h", record.key())
+        if version > 1 or record.value() is None:  # of a member, or a removal
+            continue
+        name, key = _text(key)
+        topic, key = _text(key)
+        partition, _ = _number(">i", key)
+        if name == group:
+            found.append((f"{topic}/{partition}", _number(">q", record.value()[2:])[0]))
+    return found
+
+
+def _number(form: str, data: bytes) -> tuple[int, bytes]:
+    return struct.unpack_from(form, data)[0], data[struct.calcsize(form) :]
+
+
+def _text(data: bytes) -> tuple[str, bytes]:
+    length, rest = _number(">h", data)
+    return rest[:length].decode(), rest[length:]
 
 
 def handle_all(consumer: Consumer, handler: Any, done: int | Callable[[], bool]) -> Report:

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from twicesafe import Backoff, Outbox, OutboxRelay, Policy, Receiver
-from twicesafe.consumers import Consumer, DeadLetter, DeadLetters, Message
+from twicesafe import AsyncReceiver, Backoff, Outbox, OutboxRelay, Policy, Receiver
+from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, DeadLetters, Letter, Message
 from twicesafe.consumers.sources import Received
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.testing import MemoryBroker
 from twicesafe.testing._memory_broker import MemorySource
 
 QUICK = Policy(backoff=Backoff(first=0.001, most=0.01), max_attempts=2)
+HOLDING = QUICK.replace(takeover="hold", max_attempts=5)
 
 
 class Place:
@@ -49,6 +50,11 @@ def place(valkey: Any, tmp_path: Any) -> Iterator[Place]:
 
 def refuse(message: Message) -> None:
     raise ValueError("no such customer")
+
+
+def hang(message: Message) -> None:
+    """With HOLDING, its outcome is unknown."""
+    raise TimeoutError
 
 
 def test_a_dead_letter_says_why_and_keeps_its_id(place: Place) -> None:
@@ -99,11 +105,7 @@ def test_a_replayed_message_that_dies_again_is_a_dead_letter_again(place: Place)
 
 def test_a_held_key_is_not_replayed(place: Place) -> None:
     place.send("o-1")
-
-    def hang(message: Message) -> None:
-        raise TimeoutError
-
-    report = place.consume(hang, policy=QUICK.replace(takeover="hold", max_attempts=5))
+    report = place.consume(hang, policy=HOLDING)
     assert report.dead == 1
     with DeadLetters.open(place.dead_url) as dead:
         assert dead.replay(place.receiver, by="ann", why="x").held == ["o-1"]
@@ -238,3 +240,103 @@ def test_a_message_that_dies_again_is_replayed_once(place: Place) -> None:
 
     with DeadLetters(Dying(broker, "orders.dead")) as dead:
         assert dead.replay(place.receiver, by="ann", why="fixed").replayed == 7
+
+
+# --- the order of a lane -------------------------------------------------------------------------------
+
+
+def test_a_letter_that_dies_again_in_a_replay_keeps_the_later_ones_behind_it(place: Place) -> None:
+    for number in (1, 2, 3):
+        place.send(f"o-{number}", key="ann")
+    place.consume(refuse)
+    ran: list[str] = []
+
+    def handle(message: Message) -> None:
+        if message.id == "o-1":
+            raise DeadLetter("still no such customer")
+        ran.append(message.id or "")
+
+    def chosen(letter: Letter) -> bool:
+        """Before o-2 is replayed, o-1 has come back and died again."""
+        if letter.id == "o-2":
+            place.consume(handle)
+        return True
+
+    with DeadLetters.open(place.dead_url) as dead:
+        assert dead.replay(place.receiver, by="ana", why="test", chosen=chosen).replayed == 3
+        place.consume(handle)
+        assert ran == []
+        assert [letter.id for letter in dead.look()] == ["o-1", "o-2", "o-3"]
+
+
+def test_letters_behind_one_with_an_unknown_outcome_are_left(place: Place) -> None:
+    place.send("o-1", key="ann")
+    place.consume(hang, policy=HOLDING)
+    place.send("o-2", key="ann")
+    place.send("o-3", key="bob")
+    assert place.consume(refuse).dead == 2
+    with DeadLetters.open(place.dead_url) as dead:
+        done = dead.replay(place.receiver, by="ana", why="test")
+        assert (done.replayed, done.held) == (1, ["o-1", "o-2"])
+        assert [letter.id for letter in dead.look()] == ["o-1", "o-2"]
+
+
+# --- messages near the broker's size limit ------------------------------------------------------------
+
+
+class SmallLimit:
+    """A publisher whose broker has a size limit."""
+
+    batch = concurrency = 1
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.tried = 0
+        self.taken: list[Any] = []
+
+    def publish(self, messages: Any) -> list[Exception | None]:
+        (message,) = messages
+        self.tried += 1
+        size = len(message.body) + sum(len(n) + len(v) for n, v in message.headers.items())
+        if size > self.limit:
+            return [RuntimeError(f"{size} bytes are too much")]
+        self.taken.append(message)
+        return [None]
+
+    def close(self) -> None:
+        pass
+
+
+def refuse_at_length(message: Message) -> None:
+    raise DeadLetter("no such customer " * 100)
+
+
+@pytest.mark.parametrize("limit", [100_000, 1000])
+def test_a_dead_letter_that_is_too_large_is_brief(place: Place, limit: int) -> None:
+    narrow = SmallLimit(limit)
+    place.send("o-1", key="ann")
+    assert place.consume(refuse_at_length, dead_letter=narrow).dead == 1
+    (sent,) = narrow.taken
+    headers = {name.removeprefix("twicesafe-dead-"): text for name, text in sent.headers.items()}
+    needed = {"reason", "topic", "place", "key", "lane"}
+    if limit > 1000:
+        assert headers.keys() == needed | {"error", "position", "consumer"}
+        assert len(headers["reason"]) > 1000
+    else:
+        assert headers.keys() == needed
+        assert headers["reason"].startswith("no such customer")
+        assert len(headers["reason"]) == 80
+
+
+async def test_an_async_consumer_does_the_same(tmp_path: Any) -> None:
+    broker, narrow = MemoryBroker(), SmallLimit(1000)
+    broker.send("orders", {}, id="o-1", key="ann")
+
+    async def handle(message: Message) -> None:
+        refuse_at_length(message)
+
+    async with AsyncReceiver.open(f"sqlite:///{tmp_path}/keys.db") as receiver:
+        consumer = AsyncConsumer(broker.source("orders"), receiver=receiver, dead_letter=narrow)
+        async with consumer:
+            assert (await consumer.drain(handle, idle=0.1)).dead == 1
+    assert narrow.tried == 2

@@ -8,6 +8,7 @@ often the group changes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -18,12 +19,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.consumers.kafka_group import Done, Member, Topic
+from tests.consumers.kafka_group import Done, Member, Topic, handle_all, read_topic
 from tests.patience import until
 from tests.servers.kafka import broker
-from twicesafe import BrokerUnavailableError, ConfigurationError
+from twicesafe import BrokerUnavailableError, ConfigurationError, Receiver
 from twicesafe._core.consuming.message import Received, key_of
 from twicesafe._core.consuming.source import Terms
+from twicesafe.consumers import Consumer, DeadLetter, Message
 from twicesafe.consumers.sources import _kafka_member as member_module
 from twicesafe.consumers.sources import kafka as kafka_module
 from twicesafe.consumers.sources._kafka_settings import check_settings, complete
@@ -160,8 +162,8 @@ def test_a_message_as_text(topic: Topic, open_source: Callable[..., KafkaSource]
     }  # fmt: skip
     assert raw.key == "0xff01"
     assert (known.key, known.id, known.deliveries) == (None, "m-1", None)
-    assert key_of(known).value == "m-1"
-    assert key_of(text).value.startswith(f"position:{topic.name}/0/0@")
+    assert key_of(known) == "m-1"
+    assert str(key_of(text)).startswith(f"position:{topic.name}/0/0@")
 
 
 def test_a_record_without_a_value_has_an_empty_body(
@@ -492,6 +494,30 @@ def test_no_message_comes_while_nothing_is_asked_for_and_all_come_afterwards(
     assert bodies(fetched(source, 100)) == [str(n) for n in range(100)]
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_partition_that_was_paused_comes_back_from_another_member(
+    topic: Topic,
+    open_source: Callable[..., KafkaSource],
+    protocol: dict[str, str],
+    kafka_broker: str,
+):
+    """librdkafka remembers that it was paused: it would never bring a message again."""
+    if protocol is KIP_848 and kafka_broker == "mock":
+        pytest.skip("the mock cluster does not know KIP-848")
+    source = open_source(**protocol)
+    joined(source)
+    member = source._member
+    assert member is not None
+    everything = ours(source)
+    until(lambda: member._paused == everything, 30)
+    with contextlib.closing(topic.source(**protocol)) as other:
+        until(lambda: other.fetch(1, 0.1) == [] and ours(other), 60)
+    until(lambda: ours(source) == everything, 60)
+    for number in range(topic.partitions):
+        topic.put(str(number), partition=number)
+    assert sorted(bodies(fetched(source, topic.partitions))) == ["0", "1", "2", "3"]
+
+
 def test_close_ends_a_fetch_that_waits(open_source: Callable[..., KafkaSource]):
     source = open_source()
     ended: list[object] = []
@@ -535,6 +561,22 @@ def test_a_broker_that_is_killed_loses_nothing(own_server: Callable[..., Any]):
     assert done.count() == sent
     member.stop()
     topic.close()
+
+
+@pytest.mark.usefixtures("needs_real")  # the mock has no limit
+@pytest.mark.parametrize("room, kept", [(20_000, 2000), (900, 80)], ids=["whole", "brief"])
+def test_a_message_near_the_size_limit_becomes_a_dead_letter(topic: Topic, room: int, kept: int):
+    body = topic.put_large(room)
+
+    def refuse(message: Message) -> None:
+        raise DeadLetter(os.urandom(1000).hex())
+
+    receiver = Receiver.open("memory://")
+    with receiver, Consumer.open(topic.url(), receiver=receiver) as consumer:
+        assert handle_all(consumer, refuse, 1).dead == 1
+    (dead,) = read_topic(topic.bootstrap, f"{topic.name}.dead")
+    assert dead.value() == body
+    assert len(dict(dead.headers())["twicesafe-dead-reason"]) == kept
 
 
 # --- settings --------------------------------------------------------------------------------------

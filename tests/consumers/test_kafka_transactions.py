@@ -8,7 +8,9 @@ killed process needs the real broker (`make kafka`) and is skipped elsewhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,8 +33,9 @@ from twicesafe.consumers import (
     Message,
     Retry,
 )
+from twicesafe.consumers.sources import _kafka_transactions
 from twicesafe.consumers.sources._kafka_transactions import TransactionalMember
-from twicesafe.errors import ConfigurationError, UsageError
+from twicesafe.errors import BrokerUnavailableError, ConfigurationError, UsageError
 
 QUICK = Policy(backoff=Backoff(first=0.01), max_attempts=3)
 
@@ -67,6 +70,21 @@ def copier(topic: Topic) -> Any:
 
 def texts(topic: Topic, name: str, isolation: str = "read_committed") -> list[str]:
     return [record.value().decode() for record in read_topic(topic.bootstrap, name, isolation)]
+
+
+def open_transaction(topic: Topic, offsets: dict[str, int]) -> Any:
+    """A producer whose transaction has sent these offsets and is not ended."""
+    from confluent_kafka import Consumer as Reader
+    from confluent_kafka import Producer, TopicPartition
+
+    common = {"bootstrap.servers": topic.bootstrap, "log_level": 0}
+    producer = Producer({**common, "transactional.id": f"{topic.name}-dead"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    places = [TopicPartition(topic.name, int(name[-1]), end) for name, end in offsets.items()]
+    group = Reader({**common, "group.id": topic.name}).consumer_group_metadata()
+    producer.send_offsets_to_transaction(places, group, 20)
+    return producer
 
 
 # --- the way of a message --------------------------------------------------------------------------
@@ -263,6 +281,46 @@ def test_a_process_that_slept_through_the_loss_of_its_partitions_commits_nothing
 
 
 @pytest.mark.usefixtures("needs_real")
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_rebalance_behind_an_open_transaction_starts_no_partition_from_the_beginning(
+    topic: Topic, protocol: str
+):
+    """While a dead member's transaction is open, Kafka tells no offsets. If the group changes meanwhile, librdkafka
+    takes that for a group without offsets, as the field found: it starts at the earliest message."""
+    for partition in range(topic.partitions):
+        topic.put("done", partition=partition)
+    own = {"group.protocol": protocol}
+    with Consumer.open(url_of(topic, **own)) as consumer:
+        handle_all(consumer, copier(topic), topic.partitions)
+    everything = dict.fromkeys((f"{topic.name}/{n}" for n in range(topic.partitions)), 1)
+    until(lambda: topic.committed() == everything)
+    dead = open_transaction(topic, everything)
+
+    sources = [topic.source(transactional_id=f"{topic.name}-{n}", **own) for n in (2, 3)]
+    got: list[str] = []
+
+    def share(members: int) -> bool:
+        """They poll; have they divided the partitions among them?"""
+        for source in sources[:members]:
+            with contextlib.suppress(BrokerUnavailableError):  # Kafka tells no offsets
+                got.extend(one.message.body.decode() for one in source.fetch(10, 0.2))
+        counts = [len(source._member.partitions()) for source in sources[:members]]  # type: ignore[union-attr]
+        return sum(counts) == topic.partitions and all(counts)
+
+    try:
+        until(lambda: share(1), 60)
+        until(lambda: share(2), 60)
+        dead.abort_transaction(20)
+        for partition in range(topic.partitions):
+            topic.put("new", partition=partition)
+        until(lambda: share(2) and got.count("new") == topic.partitions, 60)
+    finally:
+        for source in sources:
+            source.close()
+    assert got == ["new"] * topic.partitions
+
+
+@pytest.mark.usefixtures("needs_real")
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_an_answer_that_is_lost_is_found_out(
     topic: Topic, monkeypatch: pytest.MonkeyPatch, is_committed: bool
@@ -305,6 +363,46 @@ def test_an_answer_that_is_lost_is_found_out(
 
 
 @pytest.mark.usefixtures("needs_real")
+def test_a_request_that_never_ends_is_given_up_and_fenced(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+):
+    """librdkafka does not end it if the group's coordinator goes away meanwhile, as the field found."""
+
+    class Hanging:
+        def __init__(self, producer: Any) -> None:
+            self._producer = producer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._producer, name)
+
+        def send_offsets_to_transaction(self, *given: Any) -> None:
+            if not hung:
+                hung.append(1)
+                over.wait()
+            self._producer.send_offsets_to_transaction(*given)
+
+    hung: list[int] = []
+    over = threading.Event()
+    connect = TransactionalMember._connect
+
+    def hanging(member: Any) -> bool:
+        done = connect(member)
+        if not isinstance(member._producer, Hanging):
+            member._producer = Hanging(member._producer)
+        return done
+
+    monkeypatch.setattr(TransactionalMember, "_connect", hanging)
+    monkeypatch.setattr(_kafka_transactions, "GRACE", 3 - _kafka_transactions.ANSWER)
+    topic.put(*map(str, range(10)))
+    with Consumer.open(url_of(topic)) as consumer:
+        all_of_them = {f"{topic.name}/0": 10}
+        handle_all(consumer, copier(topic), lambda: topic.committed() == all_of_them)
+    over.set()  # the late request is refused: its producer is fenced
+    assert hung == [1]
+    assert sorted(texts(topic, out_of(topic))) == sorted(map(str, range(10)))
+
+
+@pytest.mark.usefixtures("needs_real")
 def test_what_kafka_refuses_is_a_dead_letter_and_its_neighbours_go_on(topic: Topic):
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -324,6 +422,20 @@ def test_what_kafka_refuses_is_a_dead_letter_and_its_neighbours_go_on(topic: Top
     (dead,) = read_topic(topic.bootstrap, f"{topic.name}.dead")
     assert dead.value() == b"x"
     assert b"MSG_SIZE_TOO_LARGE" in dict(dead.headers())["twicesafe-dead-reason"]
+
+
+@pytest.mark.usefixtures("needs_real")
+def test_a_dead_letter_that_does_not_fit_is_brief(topic: Topic):
+    body = topic.put_large(900)
+
+    def refuse(transaction: KafkaTransaction, message: Message) -> None:
+        raise DeadLetter(os.urandom(1000).hex())
+
+    with Consumer.open(url_of(topic)) as consumer:
+        handle_all(consumer, refuse, lambda: topic.committed() == {f"{topic.name}/0": 1})
+    (dead,) = read_topic(topic.bootstrap, f"{topic.name}.dead")
+    assert dead.value() == body
+    assert len(dict(dead.headers())["twicesafe-dead-reason"]) == 80
 
 
 # --- what is refused ---------------------------------------------------------------------------------

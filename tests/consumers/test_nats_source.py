@@ -126,7 +126,7 @@ def test_a_message_of_others_has_its_position_as_its_key(stage: Stage):
             assert got.message.id is None
             assert got.message.headers == {"x-name": "x"}
             positions.append(got.message.position)
-            assert key_of(got.message).value == f"position:{got.message.position}"
+            assert key_of(got.message) == f"position:{got.message.position}"
             member.give_back([got.receipt], 0)
             (again,) = member.fetch(1, stage.seconds)
             assert again.message.position == got.message.position

@@ -103,7 +103,7 @@ def test_entries_of_others_become_json(stage: Stage):
         photo = {"base64": base64.b64encode(b"\xff\x00").decode()}
         assert got.message.json() == {"id": "7", "sum": "1,50 €", "photo": photo}
         assert (got.message.id, got.message.topic) == (None, stage.stream)
-        assert key_of(got.message).value == f"position:{stage.stream}/{entry.decode()}"
+        assert key_of(got.message) == f"position:{stage.stream}/{entry.decode()}"
         member.acknowledge([got.receipt])
 
 

@@ -153,7 +153,7 @@ async def test_a_dry_run_counts_and_changes_nothing(visit: Enter, receiver: Rece
     text = words(page)
     assert "Release 3 keys?" in text
     assert "held 3 would change" in text
-    assert "1 match, and stay as they are" in text
+    assert "1 match, and stay unchanged" in text
     assert receiver.audit_log() == []
 
 
@@ -258,17 +258,17 @@ async def test_a_key_that_changed_meanwhile_is_left_alone(
     visit: Enter, receiver: Receiver, held: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """Between the list and the act, another operator released it and a worker has it now."""
-    from twicesafe.dashboard import _acts_on_all
+    from twicesafe.dashboard import _bulk_actions
 
     key = held("tx-1")
-    collected = _acts_on_all._collected
+    collected = _bulk_actions._collected
 
     async def collected_then_changed(*args: Any) -> Any:
         found = await collected(*args)
         receiver.release(key, by="ben", why="first")
         return found
 
-    monkeypatch.setattr(_acts_on_all, "_collected", collected_then_changed)
+    monkeypatch.setattr(_bulk_actions, "_collected", collected_then_changed)
     done = await visit().send("/act/release", "/act/release", state="held", count="1", **SIGNED)
     assert done.status_code == 409
     assert "1 key changed meanwhile" in words(done)
@@ -305,7 +305,7 @@ async def test_a_forgotten_key_stays_as_it_is(visit: Enter, receiver: Receiver):
 async def test_a_large_act_says_what_is_left(
     visit: Enter, receiver: Receiver, held: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("twicesafe.dashboard._acts_on_all.AT_ONCE", 2)
+    monkeypatch.setattr("twicesafe.dashboard._bulk_actions.AT_ONCE", 2)
     for n in range(5):
         held(f"tx-{n}")
     visitor = visit()

@@ -16,7 +16,7 @@ import twicesafe.dashboard
 from tests.dashboard.conftest import ALL, Visitor, words
 from twicesafe import Key, Receiver
 from twicesafe.dashboard import Access, dashboard
-from twicesafe.dashboard._shield import HEADERS, host_of, refusal
+from twicesafe.dashboard._security import HEADERS, host_of, refusal
 
 Enter = Callable[..., Visitor]
 SIGNED = {"by": "ana", "why": "w"}
@@ -291,7 +291,7 @@ def test_secrets_are_compared_in_constant_time():
     folder = Path(twicesafe.dashboard.__file__).parent
     secrets = {"token", "cookie", "given", "field", "secret", "digest"}
     found = []
-    for name in ("_login.py", "_shield.py", "_visits.py", "_app.py", "_serving.py"):
+    for name in ("_login.py", "_security.py", "_visits.py", "_app.py", "_serving.py"):
         for node in ast.walk(ast.parse((folder / name).read_text("utf-8"))):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
                 names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

@@ -9,10 +9,10 @@ from tests.dashboard.conftest import ALL, Visitor, words
 from twicesafe import Key, Receiver
 from twicesafe import events as ev
 from twicesafe.dashboard._app import Dashboard
-from twicesafe.dashboard._asking import Asking
+from twicesafe.dashboard._backend import Backend
 from twicesafe.dashboard._metrics import ServiceMetrics, read_metrics
+from twicesafe.dashboard._security import LOOPBACK, SecurityMiddleware
 from twicesafe.dashboard._settings import DashboardSettings
-from twicesafe.dashboard._shield import LOOPBACK, Shield
 from twicesafe.errors import ConfigurationError
 from twicesafe.health import Thresholds
 from twicesafe.observers import PrometheusObserver
@@ -114,8 +114,8 @@ async def test_the_overview_shows_them(receiver: Receiver):
     service.receive(*events(7, (0.5, 30.0, 99.0), late=1))
     metrics = ServiceMetrics([URL], lambda _: service.page)
     with Receiver(receiver.store) as plain:
-        asking = Asking(plain, Thresholds(), None, metrics)
-        visitor = Visitor(Shield(Dashboard(asking, lambda _: ALL).app(), LOOPBACK))
+        backend = Backend(plain, Thresholds(), None, metrics)
+        visitor = Visitor(SecurityMiddleware(Dashboard(backend, lambda _: ALL).app(), LOOPBACK))
         page = words(await visitor.get("/"))
         await visitor.client.aclose()
     assert "the window covers 75 % of the 4 duplicates seen" in page

@@ -33,7 +33,7 @@ async def test_an_empty_store(visit: Enter):
     assert "There are no keys yet" in words(await visitor.get("/keys"))
     assert "There is no outbox in this store" in words(await visitor.get("/outbox"))
     assert "No operator has changed a key" in words(await visitor.get("/audit"))
-    assert "No source of dead letters is given" in words(await visitor.get("/dead-letters"))
+    assert "No source of dead letters is configured" in words(await visitor.get("/dead-letters"))
 
 
 async def test_keys_are_found_by_value_scope_state_error_and_age(

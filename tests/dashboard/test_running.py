@@ -38,7 +38,7 @@ async def test_relays_are_those_that_hold_leases(visit: Enter, receiver: Receive
         assert outbox.relays().unserved == 0
         page = words(await visitor.get("/running"))
         assert "Relays alive 1" in page
-        assert "awake 61616161 renews its lease 64 3" in page
+        assert "active 61616161 renews its lease 64 3" in page
         with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection, connection:
             connection.execute("UPDATE twicesafe_outbox_relays SET seen_until = 1000")
             connection.execute("UPDATE twicesafe_outbox_slots SET lease_until = 1000")
@@ -64,11 +64,11 @@ async def test_consumers_are_asked_for_at_their_broker(
         place.send(id_)
     page = words(await visitor.get("/running"))
     assert "billing" in page
-    assert "Waiting 2 In hand 0 Processes 0" in page
+    assert "Waiting 2 Unacknowledged 0 Processes 0" in page
     with Consumer.open(f"{place.url}&consumer=worker-7", receiver=receiver) as consumer:
         consumer.drain(lambda message: None, idle=0.1)
         page = words(await visitor.get("/running"))
-        assert "Waiting 0 In hand 0 Processes 1" in page
+        assert "Waiting 0 Unacknowledged 0 Processes 1" in page
         assert "worker-7" in page
 
 

@@ -44,7 +44,7 @@ async def test_the_page_of_a_run_shows_its_steps(visit: Enter, waiting: Any):
     assert "Signal approval" in text
     assert "Skip approval" not in text
     assert "price &lt;b&gt;" in page.text
-    assert "goes on where it was" in text
+    assert "continues where it stopped" in text
 
 
 async def test_an_ordinary_key_has_no_steps(visit: Enter, receiver: Receiver):

@@ -54,7 +54,7 @@ def test_a_plain_run():
     [
         ({"state": State.HELD}, ["Held: the outcome is unknown", "Waits for an operator"]),
         ({"state": State.PARKED, "error": "TimeoutError"}, ["Parked: too many attempts", "Waits for an operator"]),
-        ({"state": State.FAILED, "error": "ValueError"}, ["Failed for good: ValueError"]),
+        ({"state": State.FAILED, "error": "ValueError"}, ["Failed permanently: ValueError"]),
         ({"state": State.RELEASED, "error": "OSError", "not_before": minutes(1)},
          ["Attempt 1 failed: OSError", "Back-off ends: the next delivery may run"]),
         ({"state": State.FORGOTTEN}, ["Forgotten: the key and its result are erased"]),

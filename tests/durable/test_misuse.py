@@ -238,6 +238,24 @@ def test_a_run_that_needs_more_arguments_now_is_parked_and_others_run(shop: Shop
     assert shop.run(shop.receiver.record(good)).state is State.COMPLETED
 
 
+def test_a_run_whose_arguments_the_codec_cannot_read_is_parked(shop: Shop) -> None:
+    class Renamed:
+        def encode(self, value: Any, declared: Any = Any) -> bytes:
+            return b"an order"
+
+        def decode(self, payload: bytes, declared: Any = Any) -> Any:
+            raise KeyError("order_id")
+
+    def checkout(steps: Any, order: str) -> Any:
+        return order
+        yield
+
+    run = shop.durable(checkout, policy=POLICY.replace(codec=Renamed()))
+    key = shop.run(run.submit("a"))
+    assert shop.run(shop.receiver.complete_abandoned()).parked == 1
+    assert shop.run(shop.receiver.record(key)).state is State.PARKED
+
+
 def test_the_completer_compares_no_fingerprints(shop: Shop) -> None:
     """A stored run has its own: a `fingerprint=` that raises today must not stop the completer."""
 

@@ -10,6 +10,7 @@ from tests.durable.shop import POLICY, Boom, Shop
 from twicesafe import (
     CompensatedError,
     CompensationFailedError,
+    CorruptRecordError,
     LeaseLostError,
     ParkedError,
     RememberedFailureError,
@@ -233,7 +234,7 @@ def test_a_step_in_flight_at_the_last_attempt_parks_the_run(memory_shop: Shop, p
 
 
 @pytest.mark.parametrize("happened", [("b-seen",), None, Boom("the bank does not answer")])
-def test_a_prober_says_whether_a_step_in_flight_is_to_be_undone(
+def test_a_probe_says_whether_a_step_in_flight_is_to_be_undone(
     memory_shop: Shop, happened: Any
 ) -> None:
     shop = memory_shop
@@ -250,7 +251,7 @@ def test_a_prober_says_whether_a_step_in_flight_is_to_be_undone(
     asked: list[int] = []
     run, undone = dies_in_flight(shop, probe=probe if shop.mode == "blocking" else probe_async)
     if isinstance(happened, Boom):
-        with pytest.raises(CompensationFailedError, match="its prober failed"):
+        with pytest.raises(CompensationFailedError, match="its probe failed"):
             shop.run(run("x"))
         shop.run(shop.receiver.release(run.key("x"), by="ann", why="the bank is back"))
     with pytest.raises(CompensatedError, match="used up"):
@@ -279,6 +280,50 @@ def test_an_undo_that_the_code_lost_parks_the_run(shop: Shop) -> None:
     assert isinstance(raised.value, CompensationFailedError)
     assert shop.done["back"] == 0
     assert shop.run(shop.receiver.record(run.key("x"))).state is State.PARKED
+
+
+class Renamed:
+    """A codec of the next deployment, which cannot read one of the recorded results."""
+
+    def __init__(self) -> None:
+        self.unknown = b""
+
+    def encode(self, value: Any, declared: Any = Any) -> bytes:
+        return str(value).encode()
+
+    def decode(self, payload: bytes, declared: Any = Any) -> Any:
+        if payload == self.unknown:
+            raise ValueError("an unknown format")
+        return payload.decode()
+
+
+@pytest.mark.parametrize("changed", ["arguments", "result"])
+def test_code_that_does_not_fit_a_run_undoes_nothing(shop: Shop, changed: str) -> None:
+    """The order is fine and its deployment is not: the money stays, and an operator decides."""
+    charge, back = shop.effect("charge", "paid"), shop.effect("back")
+    pack, ship = shop.effect("pack", "box 7"), shop.effect("ship", "sent")
+    shop.failing["ship"] = 1
+    size, codec = ["small"], Renamed()
+
+    def run(steps: Any, order: str) -> Any:
+        yield steps.run("charge", charge, undo=back)
+        yield steps.run("pack", pack, size[0])
+        return (yield steps.run("ship", ship))
+
+    run = shop.durable(run, policy=POLICY.replace(max_attempts=3, codec=codec))
+    with pytest.raises(Boom):
+        shop.run(run("x"))
+    size[0], codec.unknown = ("large", b"") if changed == "arguments" else ("small", b"box 7")
+    for _ in range(2):
+        shop.clock.advance(ms=10)
+        with pytest.raises(StepMismatchError if changed == "arguments" else CorruptRecordError):
+            shop.run(run("x"))
+    with pytest.raises(ParkedError):
+        shop.run(run("x"))
+    size[0], codec.unknown = "small", b""
+    shop.run(shop.receiver.release(run.key("x"), by="ann", why="the old version is back"))
+    assert shop.run(run("x")) == "sent"
+    assert (shop.done["charge"], shop.done["pack"], shop.done["back"]) == (1, 1, 0)
 
 
 def test_a_mismatch_is_no_reason_to_undo_before_the_last_attempt(shop: Shop) -> None:

@@ -389,7 +389,7 @@ def test_a_blocking_step_that_takes_too_long_ends_before_its_run() -> None:
     assert ended.is_set(), "the run ended while its step still ran"
 
 
-def test_a_prober_answers_for_a_step_that_a_crash_interrupted(shop: Shop) -> None:
+def test_a_probe_answers_for_a_step_that_a_crash_interrupted(shop: Shop) -> None:
     asked: list[Any] = []
     happened: list[str] = []
     dies = True

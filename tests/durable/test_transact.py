@@ -31,7 +31,7 @@ from twicesafe import (
     UsageError,
     current_claim,
 )
-from twicesafe._transactions.beginning import AsyncBegun, Begun
+from twicesafe._transactions.idle_connection import AsyncBegun, Begun
 from twicesafe.stores.memory import MemoryStore
 
 
@@ -280,7 +280,7 @@ def test_a_transaction_is_undone_like_any_step(lean: Bank) -> None:
     assert undone == [1, 0]
 
 
-def test_a_prober_is_refused(lean: Bank) -> None:
+def test_a_probe_is_refused(lean: Bank) -> None:
     def run(steps: Any, order: str) -> Any:
         options = steps.options(probe=lambda: None)
         yield options.transact("credit", lean.door.connection, lean.credit())

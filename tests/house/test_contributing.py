@@ -31,7 +31,8 @@ def test_what_it_names_is_there(path: str):
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"`make ([a-z]+)", TEXT))))
 def test_its_commands_are_there(command: str):
-    assert f"\nrun_{command}() {{" in DEV
+    *_, chosen = DEV.partition("\ncase $command in\n")
+    assert re.search(rf"^[^)]*\b{command}\b[^)]*\) ", chosen, re.MULTILINE)
     assert re.search(rf"^COMMANDS := .*\b{command}\b", (ROOT / "Makefile").read_text(), re.M)
 
 

@@ -72,7 +72,7 @@ PUBLISHERS = {
         ("twicesafe.client", CLIENT),
         ("twicesafe.dashboard", DASHBOARD),
         ("twicesafe.health", HEALTH),
-        ("twicesafe.encryption", {"Cipher", "KeyRing"}),
+        ("twicesafe.encryption", {"Cipher", "HiddenKeys", "KeyRing"}),
         (
             "twicesafe.signing",
             {"SIGNATURE_HEADER", "KeySigner", "KeyVerifier", "SignatureCheck", "SignedKey"},

@@ -11,7 +11,10 @@ import pytest
 from lab.__main__ import main
 from lab.field import TRIALS, Trial, run_trial
 from lab.field.page import field_page
-from lab.field.running import told
+from lab.field.running import run_here, told
+from lab.field.trial import trial
+from lab.parts import Parts
+from tests.stores.mongodb_sockets import sockets_of_the_driver  # noqa: F401 - an autouse fixture
 from twicesafe._core.protocol import Claimed, Verdict
 from twicesafe._engines.sql.outbox_programs import OutboxPrograms
 from twicesafe._engines.sqlite import SqliteStore
@@ -27,7 +30,7 @@ def test_a_trial_on_sqlite_is_sound(name: str):
 
 
 @pytest.mark.parametrize("name", ["cut replies", "crash points"])
-@pytest.mark.parametrize("engine", ["valkey", "etcd"])
+@pytest.mark.parametrize("engine", ["valkey", "etcd", "mongodb"])
 def test_a_trial_on_a_server_is_sound(name: str, engine: str, request: pytest.FixtureRequest):
     request.getfixturevalue(engine)
     done = run_trial(name, engine, seed=1, full=False)
@@ -35,7 +38,7 @@ def test_a_trial_on_a_server_is_sound(name: str, engine: str, request: pytest.Fi
     assert done.tried > 1
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres", "valkey", "mariadb", "etcd"])
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "valkey", "mariadb", "etcd", "mongodb"])
 def test_a_payload_that_a_store_refuses_ends_its_key(engine: str, request: pytest.FixtureRequest):
     if engine != "sqlite":
         request.getfixturevalue(engine)
@@ -128,3 +131,46 @@ def test_trials_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["field", "--list"]) == 0
     listed = capsys.readouterr().out
     assert [name for name in TRIALS if name not in listed] == []
+
+
+# --- trials in portions --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three_portions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A trial with nine steps in three portions; the list has the portions that were run."""
+    ran: list[int] = []
+
+    def run(t: Trial) -> None:
+        """Does it run?"""
+        ran.append(t.portion)
+        t.tried = t.size(1, 9)
+        t.count("steps", t.tried)
+        t.expect(t.portion != 2 or t.seed != 13, "unlucky")
+
+    trials = dict(TRIALS)
+    monkeypatch.setattr("lab.field.trial.TRIALS", trials)
+    monkeypatch.setattr("lab.field.running.TRIALS", trials)
+    trial("walk", "C0", "steps", ("sqlite",), portions=3)(run)
+    return ran
+
+
+def test_portions_are_kept_one_by_one_and_added(three_portions: list[int], tmp_path: Path):
+    parts = Parts(resume=True, folder=tmp_path)
+    (broken,) = run_here(["walk"], ["sqlite"], 13, True, parts)
+    assert (broken.tried, broken.broken, broken.counts["portions"]) == (9, ["unlucky"], 3)
+    three_portions.clear()
+    (done,) = run_here(["walk"], ["sqlite"], 1, True, parts)
+    assert three_portions == [2], "only what had not been done"
+    assert (done.tried, done.broken, done.counts["steps"]) == (9, [], 9)
+
+
+def test_one_portion_is_run_alone_and_the_short_form_has_none(
+    three_portions: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    parts = Parts(resume=False, folder=tmp_path)
+    (done,) = run_here(["walk"], ["sqlite"], 13, True, parts, portions=[2])
+    assert (done.tried, three_portions) == (3, [2])
+    assert "--seed 13 --full --portion 2" in capsys.readouterr().out
+    (small,) = run_here(["walk"], ["sqlite"], 13, False, parts)
+    assert (small.tried, three_portions) == (1, [2, 0])

@@ -99,7 +99,7 @@ INBOX: Final[dict[str, Cell]] = {
     "sigterm": Cell("rolled back; the next delivery runs at once",
         (f"{LIFE}::test_a_process_that_is_terminated_in_mid_work_leaves_nothing",)),
     "redelivery": Cell("waits, then is skipped; or gets an error and is redelivered", (WAITS, TOLD)),
-    "rebalance": Cell("the new consumer waits for the first one; one of them commits (offsets: not built yet)",
+    "rebalance": Cell("the new consumer waits for the first one; one of them commits, and only then acknowledges",
         (WAITS, LATER)),
     "relay-killed": NONE,
     "two-relays": NONE,

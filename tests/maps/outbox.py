@@ -1,10 +1,11 @@
-"""The fault matrix of the outbox, and of steps, which are not built yet."""
+"""The fault matrix of the outbox and of the steps of durable functions."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tests.maps.faults import NONE, Cell, not_built
+from tests.maps.faults import FAULTS as LEASE_MODE
+from tests.maps.faults import NONE, Cell
 
 ROOM = "tests/outbox/"
 ADD, RELAY, FAULTS = f"{ROOM}test_add.py", f"{ROOM}test_relay.py", f"{ROOM}test_faults.py"
@@ -17,6 +18,7 @@ EARLY = f"{FAULTS}::test_a_clock_that_is_set_hands_slots_over_early_and_loses_no
 SHARE = f"{RELAY}::test_a_dead_relays_share_goes_on_after_its_lease"
 DIVIDED = f"{RELAY}::test_two_relays_divide_the_lanes"
 ONCE = f"{RELAY}::test_everything_once_in_order_per_key"
+STEPS = "tests/durable/"
 
 OUTBOX: Final[dict[str, Cell]] = {
     "kill-before-claim": Cell("no message without its transaction", (WITH, ENDED, KILLS)),
@@ -41,22 +43,30 @@ OUTBOX: Final[dict[str, Cell]] = {
     "cut-reply": Cell("none is lost; repeats have the same id", (GONE, ENDED)),
     "late-request": Cell("a repeated run sends the same ids",
         (f"{ADD}::test_a_run_that_is_repeated_sends_the_same_ids",)),
-    "evicted": not_built("steps: as in lease mode"),
+    "evicted": Cell("steps: as in lease mode", LEASE_MODE["evicted"].L.held_by),
     "lease-ends": Cell("taken over under the same ids; the late relay records nothing", (LOST, EARLY)),
     "worker-clock": Cell("neither order nor delivery changes",
         (f"{FAULTS}::test_a_workers_clock_changes_neither_order_nor_delivery",)),
     "store-clock": Cell("slots are taken over early or late; no message is lost", (EARLY,)),
-    "retention-ends": not_built("steps: cannot happen"),
-    "sweep-race": not_built("steps: as in lease mode"),
+    "retention-ends": Cell("steps: cannot happen, because an unfinished run does not expire; after its retention a key starts a new run, without the old steps",
+        ("rule:test_unfinished_work_never_expires",
+         "rule:test_a_run_after_retention_starts_without_the_old_steps")),
+    "sweep-race": Cell("steps: a run that starts while the last one is removed keeps its own",
+        (f"{STEPS}test_sql_stores.py::test_a_run_that_starts_while_the_last_one_is_removed_keeps_its_steps",
+         f"{STEPS}test_due_index.py::test_a_run_that_starts_while_the_last_one_is_removed_is_kept")),
     "storm": Cell("each lane has one relay", (DIVIDED,)),
-    "other-payload": not_built("steps: a mismatch"),
+    "other-payload": Cell("steps: refused as a mismatch before anything runs",
+        (f"{STEPS}test_steps.py::test_other_arguments_under_a_step_name_are_refused_before_anything_runs",
+         f"{STEPS}test_steps.py::test_other_arguments_under_the_key_of_a_run_are_refused")),
     "retryable-error": Cell("its lane backs off and is retried",
         (f"{RELAY}::test_a_lane_rests_between_attempts",
          f"{RELAY}::test_what_was_refused_and_then_taken_is_no_trouble_any_more")),
     "final-error": Cell("its own lane is parked; other lanes continue",
         (f"{RELAY}::test_a_poison_message_parks_its_own_lane",
          f"{RELAY}::test_one_bad_message_in_a_batch_is_found")),
-    "poison": not_built("parked; today a message that kills its relay is not counted"),
+    "poison": Cell("steps: crashes count as attempts; then the run is undone, or parked. Outbox: a message that kills its relay is not counted",
+        (f"{STEPS}test_sagas.py::test_attempts_that_crashes_used_up_are_undone",
+         f"{STEPS}test_sagas.py::test_a_step_in_flight_at_the_last_attempt_parks_the_run")),
     "bad-result": Cell("a message that cannot be sent is refused when it is added",
         (f"{ADD}::test_what_cannot_be_sent_is_reported_at_once",)),
     "cancelled": Cell("running publishes are finished first",

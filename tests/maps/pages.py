@@ -23,6 +23,7 @@ GROUPS = {
     "deploy": "Deployments",
 }
 SHOWN = {"passed": "✓", "failed": "✗", "skipped": "–"}
+OTHERS = {"✗": "failed", "–": "skipped", "·": "not recorded yet"}
 
 
 def named() -> set[str]:
@@ -39,9 +40,9 @@ def faults_page() -> str:
         "# Fault matrix",
         "",
         "What can go wrong, what must happen then, and the tests that check it. Open a cell to see its tests, each with its last",
-        "recorded result: ✓ passed, ✗ failed, – skipped because a server was missing, · not recorded. `rule:` is a rule of the",
+        "recorded result: ✓ passed, ✗ failed, – skipped because a server was missing, · newer than the last record. `rule:` is a rule of the",
         "conformance suite, which runs on every store. `lab/` is a trial of [the proof lab](../explanation/proof.md). *Lease mode* is",
-        "a receiver, *same transaction* an inbox. Steps are not built yet; rows about them say so. For the reasons, see",
+        "a receiver, *same transaction* an inbox, *steps* a durable function. For the reasons, see",
         "[what we cannot promise](../explanation/what-we-cannot-promise.md).",
     ]
     group = ""
@@ -58,8 +59,8 @@ def faults_page() -> str:
         name = fault.name
         for mode, cell in cells(row).items():
             if cell is not NONE:
-                told = "not built yet" if cell.waits else _tests(cell.held_by, ended)
-                lines.append(f"| {name} | {MODES[mode]} | {cell.outcome} | {told} |")
+                tests = _tests(cell.held_by, ended)
+                lines.append(f"| {name} | {MODES[mode]} | {cell.outcome} | {tests} |")
                 name = ""
     return "\n".join([*lines, ""])
 
@@ -72,7 +73,7 @@ def attacks_page() -> str:
         "# Attacks",
         "",
         "What an attacker may try, what must happen then, and the tests that check it. Open a cell to see its tests, each with its",
-        "last recorded result: ✓ passed, ✗ failed, – skipped, · not recorded.",
+        "last recorded result: ✓ passed, ✗ failed, – skipped, · newer than the last record.",
         "",
         "| | attack | what must happen | tests |",
         "|---|---|---|---|",
@@ -89,12 +90,13 @@ def attacks_page() -> str:
 
 
 def _tests(places: tuple[str, ...], ended: dict[str, str]) -> str:
-    """The number of tests that passed; their names on request."""
+    """The number of tests, and how those ended that did not pass; their names on request."""
     shown = "<br>".join(f"{_mark(place, ended)} `{place}`".strip() for place in places)
     tests = [place for place in places if not place.startswith("lab/")]
-    passed = sum(ended.get(place) == "passed" for place in tests)
+    marks = [_mark(place, ended) for place in tests]
     count = f"{len(tests)} test{'s' * (len(tests) != 1)}"
-    told = f"✓ {count}" if passed == len(tests) else f"{passed} of {count} passed"
+    others = [f"{marks.count(mark)} {word}" for mark, word in OTHERS.items() if mark in marks]
+    told = f"{count}: {', '.join(others)}" if others else f"✓ {count}"
     lab = " and the lab" if len(tests) < len(places) else ""
     return f"<details><summary>{told}{lab}</summary>{shown}</details>"
 

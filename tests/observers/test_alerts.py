@@ -19,7 +19,7 @@ from tests.servers import NoServerError, free_port
 from tests.servers.prometheus import Prometheus, promtool
 from twicesafe.observers._alerts import ALERTS, RULES_FILE, Alert, metrics_of
 from twicesafe.observers._grafana import DASHBOARD_FILE
-from twicesafe.observers._table import METRICS
+from twicesafe.observers._metric_table import METRICS
 
 FILES = ROOT / "src/twicesafe/observers/files"
 

@@ -12,7 +12,7 @@ import pytest
 from tests.receiver.bench import Bench, Counter
 from twicesafe import AsyncReceiver, Outbox, OutboxRelay, Receiver, State
 from twicesafe import events as ev
-from twicesafe._core.sample_pace import SHARE, SamplePace
+from twicesafe._core.sample_schedule import SHARE, SampleSchedule
 from twicesafe.receiver._maintenance import RoundTimer, sweep_round
 from twicesafe.stores.memory import MemoryStore
 from twicesafe.testing._clock import FakeClock
@@ -87,21 +87,21 @@ def test_a_receiver_without_observers_counts_nothing(monkeypatch: pytest.MonkeyP
 
 def test_counting_takes_a_twentieth_of_the_time_at_most():
     now = [0.0]
-    pace = SamplePace(10.0, lambda: now[0])
-    assert pace.is_due()
-    with pace.measured():
+    schedule = SampleSchedule(10.0, lambda: now[0])
+    assert schedule.is_due()
+    with schedule.measured():
         now[0] += 0.1
     now[0] += 9.9
-    assert not pace.is_due()
+    assert not schedule.is_due()
     now[0] += 0.2
-    assert pace.is_due()
-    with contextlib.suppress(OSError), pace.measured():
+    assert schedule.is_due()
+    with contextlib.suppress(OSError), schedule.measured():
         now[0] += 3
         raise OSError
     now[0] += 3 * SHARE - 1
-    assert not pace.is_due()
+    assert not schedule.is_due()
     now[0] += 1
-    assert pace.is_due()
+    assert schedule.is_due()
 
 
 def test_a_relay_samples_its_outbox(tmp_path: Path):

@@ -143,3 +143,30 @@ def test_an_operators_act_is_seen_at_once(cached: Bench, act: str) -> None:
         cached.forget("k")
         with pytest.raises(Exception, match="forgotten"):
             cached.process("k", counter.quick)
+
+
+def test_an_act_whose_answer_is_lost_is_seen_too(cached: Bench) -> None:
+    counter = Counter("fresh")
+    cached.process("k", counter.quick)
+    cached.store.after = Outage("release")
+    with pytest.raises(StoreUnavailableError):
+        cached.release("k", by="ann", force=True)
+    assert not cached.process("k", counter.quick).replayed
+
+
+@pytest.mark.parametrize("answered", ["complete", "claim"])
+def test_an_act_between_an_answer_and_the_cache_is_seen(cached: Bench, answered: str) -> None:
+    """A delivery holds the answer of the store, and an operator changes the record, before the
+    delivery puts it into the cache."""
+    if answered == "claim":
+        other = cached.new_receiver()
+        cached.call(other.process, "k", cached.in_mode(Counter("secret").quick))
+
+    def forget(request: Any) -> Any:
+        return cached.receiver.forget("k") if request.op == answered else None
+
+    cached.store.after = forget
+    assert cached.process("k", Counter("secret").quick).value == "secret"
+    cached.store.after = lambda request: None
+    with pytest.raises(Exception, match="forgotten"):
+        cached.process("k", Counter().quick)

@@ -227,6 +227,26 @@ def test_a_codec_that_breaks_is_a_result_not_kept(bench: Bench) -> None:
     assert counter.runs == 1
 
 
+def test_what_a_codec_raises_for_a_stored_result_does_not_look_like_the_handlers_error(
+    bench: Bench,
+) -> None:
+    class Forgetful:
+        def encode(self, value: Any, declared: Any = Any) -> bytes:
+            return b"paid"
+
+        def decode(self, payload: bytes, declared: Any = Any) -> Any:
+            raise ValueError("an unknown format")
+
+    bench.policy(codec=Forgetful())
+    counter = Counter(5)
+    bench.process("k", counter.quick)
+    with pytest.raises(CorruptRecordError, match="not run again") as caught:
+        bench.process("k", counter.quick)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value.key == bench.receiver.key("k")
+    assert counter.runs == 1
+
+
 def test_waiters_of_an_unstorable_result_get_the_error_too(bench: Bench) -> None:
     counter = Counter(object())
     first = bench.start(bench.process, "k", counter.slow)

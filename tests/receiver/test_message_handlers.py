@@ -9,12 +9,16 @@ import pytest
 from tests.receiver.bench import Bench
 from twicesafe import (
     AsyncMessageHandler,
+    CorruptRecordError,
     FingerprintMismatchError,
     HeldError,
     Key,
     MessageHandler,
     ParkedError,
+    State,
 )
+from twicesafe import events as ev
+from twicesafe._core.protocol import Ack, Read, Rewrite
 
 
 class Payments(MessageHandler[dict[str, Any], str]):
@@ -165,3 +169,53 @@ def test_a_payload_of_bytes_is_hashed_not_stored(bench: Bench) -> None:
     assert bench.process("k", lambda body: "ok", b"secret payload").replayed
     with pytest.raises(FingerprintMismatchError):
         bench.process("k", lambda body: "ok", b"other payload")
+
+
+class Renamed:
+    """The codec of a later deployment: it writes, and cannot read what is there."""
+
+    def encode(self, value: Any, declared: Any = Any) -> bytes:
+        return b"paid"
+
+    def decode(self, payload: bytes, declared: Any = Any) -> Any:
+        raise KeyError("receipt")
+
+
+def test_a_repeat_of_done_work_whose_result_cannot_be_read_is_acknowledged(bench: Bench) -> None:
+    """Tried again until the record expires, it would run again."""
+    bench.policy(codec=Renamed())
+    handler = payments(bench)
+    assert bench.call(handler.deliver, {"id": "m"}).action == "ack"
+    verdict = bench.call(handler.deliver, {"id": "m"})
+    assert (verdict.action, type(verdict.error)) == ("ack", CorruptRecordError)
+    assert len(handler.handled) == 1
+    assert [event.error for event in bench.events(ev.ResultUnreadable)] == ["CorruptRecordError"]
+
+
+def test_a_repeat_of_failed_work_whose_error_cannot_be_read_is_a_dead_letter(bench: Bench) -> None:
+    bench.policy(remember=(ValueError,))
+    handler = payments(bench)
+    message = {"id": "m", "poison": True}
+    bench.call(handler.deliver, message)
+    row = bench.call(bench.store.inner.perform, Read(handler.receiver.key("m").id))
+    ask = Rewrite(row.id, State.FAILED, row.result, b"damaged")
+    assert bench.call(bench.store.inner.perform, ask) is Ack.OK
+    verdict = bench.call(handler.deliver, message)
+    assert (verdict.action, type(verdict.error)) == ("dead_letter", CorruptRecordError)
+
+
+def test_an_unreadable_answer_of_an_inner_key_says_nothing_about_the_message(bench: Bench) -> None:
+    handler = payments(bench)
+    inner = CorruptRecordError("of another key")
+    inner.done = True
+    handler.handled = Raising(inner)
+    verdict = bench.call(handler.deliver, {"id": "m"})
+    assert (verdict.action, verdict.error.__cause__) == ("retry", inner)
+
+
+class Raising:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def append(self, _: Any) -> None:
+        raise self.error

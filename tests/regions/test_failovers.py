@@ -6,12 +6,14 @@ import pytest
 
 from tests.regions.failovers import Storm
 from tests.regions.worlds import Places
+from tests.stores.mongodb_sockets import sockets_of_the_driver  # noqa: F401 - an autouse fixture
 
 PAIRS = (
     ("sqlite", "sqlite"),
     ("postgres", "postgres"),
     ("valkey", "valkey"),
     ("postgres", "dynamodb"),
+    ("mongodb", "mongodb"),
 )
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from tests.regions.worlds import Places, World
 from twicesafe import HeldError, Key, NotHomeError, ResultUnavailableError
+from twicesafe._engines.sqlite import SqliteStore
 from twicesafe.errors import ConfigurationError, UnsupportedByStoreError, UsageError
-from twicesafe.regions import AsyncRegions, Regions, sent_at_of_uuid7
+from twicesafe.regions import AsyncRegions, Follower, Regions, sent_at_of_uuid7
 from twicesafe.stores import ClaimRequest, Read
 
 KINDS = (("memory", "memory"), ("sqlite", "sqlite"))
@@ -159,7 +160,7 @@ def test_a_failed_attempt_in_doubt_stays_marked(places: Places):
     assert (record.state, record.error) == ("completed", "RegionDoubt 2: ran")
 
 
-def test_a_prober_says_what_happened(places: Places):
+def test_a_probe_says_what_happened(places: Places):
     said: dict[str, Any] = {"done": True, "not done": False, "who knows": None}
 
     def probe(key: Key) -> bool | None:
@@ -411,3 +412,40 @@ def test_an_epoch_that_cannot_be_read_stops_all_work(world: World):
     register.perform(Rewrite(key.id, State.COMPLETED, row.result, b"{"))
     with pytest.raises(NotHomeError, match="cannot be read"):
         world.deliver("eu", "a")
+
+
+@pytest.mark.parametrize("name", ["lease", "skew", "overlap", "max_lag"])
+def test_no_setting_is_negative(places: Places, name: str):
+    """With a negative overlap a follower would skip records; with a negative skew the cut would be early."""
+    stores = {"eu": places.url("memory"), "us": places.url("memory")}
+    with pytest.raises(ConfigurationError, match=name):
+        Regions.open(stores, register=places.url("memory"), **{name: -1})
+
+
+@pytest.mark.parametrize("wrong", ["setting", "register"])
+def test_what_was_opened_is_closed_if_the_rest_is_wrong(
+    places: Places, monkeypatch: pytest.MonkeyPatch, wrong: str
+):
+    closed: list[str] = []
+    close = SqliteStore.close
+
+    def closing(store: SqliteStore) -> None:
+        closed.append(store.url)
+        close(store)
+
+    monkeypatch.setattr(SqliteStore, "close", closing)
+    stores = {"eu": places.url("sqlite"), "us": places.url("sqlite")}
+    register = places.url("sqlite") if wrong == "setting" else "no-such://register"
+    with pytest.raises(ConfigurationError):
+        Regions.open(stores, register=register, lease=0 if wrong == "setting" else 1)
+    assert len(closed) == (3 if wrong == "setting" else 2)
+
+
+def test_stores_of_a_follower_that_is_refused_are_closed(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+):
+    closed: list[str] = []
+    monkeypatch.setattr(SqliteStore, "close", lambda store: closed.append(store.url))
+    with pytest.raises(ConfigurationError):
+        Follower.open(places.url("sqlite"), places.url("sqlite"), overlap=-1)
+    assert len(closed) == 2

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.servers.dynamodb_local import DynamodbLocal
 from tests.servers.etcd import Etcd, EtcdCluster
 from tests.servers.ferretdb import FerretDB
 from tests.servers.kafka import kafka
 from tests.servers.mariadb import MariaDB, MariaDB11
 from tests.servers.ministack import S3, Dynamodb, Ministack
+from tests.servers.mirrormaker import MirrorMaker
 from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
 from tests.servers.process import NoServerError, Server, at_end, free_port
@@ -40,8 +42,10 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "nats": Nats,
     "rabbitmq": RabbitMQ,
     "kafka": kafka,
+    "mirrormaker": MirrorMaker,
     "ministack": Ministack,
     "dynamodb": Dynamodb,
+    "dynamodb_local": DynamodbLocal,
     "mongodb": FerretDB,
     "s3": S3,
 }

@@ -59,6 +59,10 @@ nats, nats_url = _server_fixture("nats"), _url_fixture("nats")
 rabbitmq, rabbitmq_url = _server_fixture("rabbitmq"), _url_fixture("rabbitmq")
 ministack, ministack_url = _server_fixture("ministack"), _url_fixture("ministack")
 dynamodb, dynamodb_url = _server_fixture("dynamodb"), _url_fixture("dynamodb")
+dynamodb_local, dynamodb_local_url = (
+    _server_fixture("dynamodb_local"),
+    _url_fixture("dynamodb_local"),
+)
 mongodb, mongodb_url = _server_fixture("mongodb"), _url_fixture("mongodb")
 s3, s3_url = _server_fixture("s3"), _url_fixture("s3")
 

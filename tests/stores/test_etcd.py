@@ -451,7 +451,7 @@ def test_the_doctor_tells_whether_old_revisions_are_compacted(
 
     monkeypatch.setattr(doctor, "UNCOMPACTED", 5)
     server = own_server("etcd")
-    own = KINDS["blocking"](server.url)
+    own = KINDS["blocking"](f"{server.url}?timeout=60")
     with contextlib.closing(own):
         for number in range(5):
             own.perform(claim(Key(f"key-{number}")))

@@ -1,4 +1,4 @@
-"""Batched calls when the task that sends them is ended: no caller is left waiting for ever."""
+"""Batched calls: who shares a batch; and when the task that sends them is ended, no caller waits for ever."""
 
 from __future__ import annotations
 
@@ -70,6 +70,31 @@ async def test_the_end_of_the_process_reaches_the_waiting_callers():
         await batcher.submit("a")
     connection.broken = None
     assert await batcher.submit("b") == "b!"  # and the batcher goes on
+
+
+async def test_callers_that_come_back_together_share_a_batch():
+    sizes: list[int] = []
+
+    async def one(request: Any) -> Any:
+        return (await every([request]))[0]
+
+    async def every(requests: list[Any]) -> list[Any]:
+        sizes.append(len(requests))
+        await asyncio.sleep(0)
+        return requests
+
+    batcher = AsyncBatcher(one, every)
+
+    async def calls() -> None:
+        for number in range(3):
+            await batcher.perform(number)
+
+    await asyncio.gather(*(calls() for _ in range(5)))
+    # The first of all comes alone, and the others share the next batch. From then on none goes alone.
+    assert sizes == [1, 5, 5, 4]
+    await batcher.perform("the last caller")
+    await batcher.perform("is alone again")
+    assert sizes[4:] == [1, 1]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ import pytest
 
 from tests.transactions.kinds import Door, open_door
 from twicesafe import (
+    AsyncReceiver,
     Inbox,
     Key,
     Outcome,
@@ -245,6 +247,52 @@ def test_keys_run_once_while_a_migration_moves_them(
     assert errors == []
     assert sorted(ran) == sorted(names)
     assert all(len(told) == 1 for told in values.values()), values
+
+
+def test_a_batch_follows_a_migration(database: Database):
+    """The claims meet the new layout, or the recordings do: no item fails, and no result is lost."""
+    names = [f"k{number}" for number in range(5)]
+    with database.open() as early, database.open() as late, database.open() as migrating:
+
+        def handle(name: str) -> str:
+            if name == "k0":
+                migrating.store.migrate()
+            return name
+
+        for node in (early, late):
+            outcomes = node.process_many(names, handle, key=str)
+            assert [outcome.value for outcome in outcomes] == names
+        more = late.process_many(["k5", "k6"], str, key=str)
+        assert not any(outcome.replayed for outcome in more)
+
+
+def test_an_async_batch_follows_a_migration(database: Database):
+    names = [f"k{number}" for number in range(5)]
+
+    async def handle(name: str) -> str:
+        if name == "k0":
+            await asyncio.to_thread(migrating.store.migrate)
+        return name
+
+    async def deliver() -> None:
+        async with AsyncReceiver.open(database.url) as receiver:
+            outcomes = await receiver.process_many(names, handle, key=str)
+            assert [outcome.value for outcome in outcomes] == names
+
+    with database.open() as migrating:
+        asyncio.run(deliver())
+        assert [migrating.process(name, fail).value for name in names] == names
+
+
+def test_a_waiter_follows_a_migration(database: Database):
+    """Its claim found the key in progress, and it begins to wait: its next claim knows more."""
+    with database.open() as waiting, database.open() as migrating:
+        with migrating.claim("k") as claim:
+            migrating.store.migrate()
+            if waiting.store.capabilities.wake:
+                waiting.store.watch(waiting.key("k").id, 60)
+            claim.complete("done")
+        assert waiting.process("k", fail).value == "done"
 
 
 def test_a_node_that_knows_the_first_layout_only_is_refused(database: Database):

@@ -15,6 +15,7 @@ from twicesafe import AsyncReceiver, Key, Policy, Receiver, State
 from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Read, Verdict
 from twicesafe._engines.mysql import MysqlStore
 from twicesafe._engines.mysql.programs import MysqlPrograms
+from twicesafe._engines.sql.commands import Query
 from twicesafe.errors import StoreError, StoreUnavailableError
 
 A, B = b"a" * 16, b"b" * 16
@@ -293,3 +294,26 @@ def other_session(url: str) -> Iterator[Any]:
         yield session.connection.cursor()
     finally:
         session.close()
+
+
+def test_every_value_reaches_the_server_as_it_is(store: MysqlStore):
+    """We write numbers and bytes into the statement ourselves, the driver writes the rest."""
+    values = (
+        0,
+        -1,
+        2**62,
+        None,
+        b"",
+        b"\x00'\\%s\xff",
+        "",
+        "it's \\ %s",
+        "Größe \N{GRINNING FACE}",
+        1.5,
+    )
+
+    def echo() -> Any:
+        return (
+            yield Query(f"SELECT {', '.join(['%s'] * len(values))}, %s, '100%%'", (*values, True))
+        )
+
+    assert store._run(echo) == ((*values, 1, "100%"),)

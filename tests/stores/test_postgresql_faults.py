@@ -17,6 +17,9 @@ from tests.kill.gathering import crowd, runs
 from tests.stores.drivers import KINDS, DriverReceiver, url_for
 from tests.stores.load import RESTARTS, Tasks, Threads, survive
 from twicesafe import AsyncReceiver, Policy, Receiver, StoreUnavailableError
+from twicesafe._core import settling
+from twicesafe._engines.postgresql import loop_connections
+from twicesafe._runtime import event_loop
 
 LOADS = {"psycopg": Threads, "psycopg-async": Tasks, "asyncpg": Tasks}
 
@@ -88,7 +91,7 @@ def test_a_frozen_server_is_not_waited_for_for_ever(kind: str, own_server: Calla
 
 
 def test_many_threads_share_two_connections(postgres_url: str):
-    with Receiver.open(f"{postgres_url}?pool=2&wake=false") as receiver:
+    with Receiver.open(f"{postgres_url}?pool=2&wake=false&timeout=60") as receiver:
         errors: list[BaseException] = []
 
         def call(number: int) -> None:
@@ -134,8 +137,14 @@ def test_a_second_event_loop_gets_connections_of_its_own(kind: str, postgres_url
 
 @pytest.mark.parametrize("kind", ["psycopg-async", "asyncpg"])
 @pytest.mark.parametrize("together", [1, 20])
-async def test_cancelled_claims_are_given_back(kind: str, together: int, postgres_url: str):
+async def test_cancelled_claims_are_given_back(
+    kind: str, together: int, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
     """At every step of a claim; no later caller waits for the lease of a cancelled one."""
+    # On a busy machine the server may take longer than the second that a cancelled caller waits.
+    monkeypatch.setattr(loop_connections, "SETTLING", 60.0)
+    for module in (event_loop, settling):
+        monkeypatch.setattr(module, "RELEASE_PATIENCE", 60.0)
 
     async def stuck() -> None:
         await asyncio.sleep(60)

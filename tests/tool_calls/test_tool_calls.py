@@ -255,7 +255,9 @@ def test_too_many_failures_are_final(monkeypatch: pytest.MonkeyPatch) -> None:
         bank.charge(rule)
     last = bank.charge(rule)
     assert last.state == "failed"
-    assert last.text.startswith("charge failed for good: it was tried too often without success.")
+    assert last.text.startswith(
+        "charge failed permanently: it was tried too often without success."
+    )
 
 
 def test_a_remembered_failure_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +265,7 @@ def test_a_remembered_failure_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
     bank.before = PermissionError("the account is closed")
     with pytest.raises(PermissionError):
         bank.charge(RULE)
-    assert bank.charge(RULE).text.startswith("charge failed for good: the account is closed.")
+    assert bank.charge(RULE).text.startswith("charge failed permanently: the account is closed.")
 
 
 def test_a_result_that_cannot_be_kept_is_still_done(bank: Bank) -> None:

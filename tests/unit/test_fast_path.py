@@ -77,7 +77,7 @@ def flows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(fast_path, name, start)
 
-    for name in ("deliver", "settle", "record_again", "_end_flight"):
+    for name in ("deliver", "admit", "settle", "record_again", "_end_flight"):
         counted(name)
     return started
 
@@ -87,9 +87,12 @@ def flows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [
         pytest.param((), 0, Policy(), [], id="usual"),
         pytest.param((), 9, Policy(), ["_end_flight"], id="the cache gets the recorded answer"),
-        pytest.param(("claim",), 0, Policy(), ["deliver"], id="an unanswered claim"),
+        pytest.param(("claim",), 0, Policy(), ["admit"], id="an unanswered claim"),
         pytest.param(("complete",), 0, Policy(), ["record_again"], id="an unanswered recording"),
         pytest.param((), 0, Policy(timeout=30), ["deliver"] * 2, id="a timeout"),
+        pytest.param(
+            (), 0, Policy(outage="run"), ["deliver"] * 2, id="it may run without the store"
+        ),
     ],
 )
 def test_only_the_unusual_starts_a_flow(
@@ -120,3 +123,49 @@ def test_a_handler_that_raises_is_settled_by_the_flow(
     with pytest.raises(LookupError):
         deliver_twice(Flaky(), Policy(), 0, handler)
     assert flows == ["settle"]
+
+
+def claimed(store: MemoryStore, cache: int) -> list[Any]:
+    results = []
+    with Receiver(store, cache=cache) as receiver:
+        for _ in range(2):
+            with receiver.claim("tx-1") as claim:
+                if claim.is_new:
+                    claim.complete("paid")
+            results.append(claim.result)
+    return results
+
+
+def claimed_on_a_loop(store: MemoryStore, cache: int) -> list[Any]:
+    async def main() -> list[Any]:
+        results = []
+        async with AsyncReceiver(AsyncFlaky(store), cache=cache) as receiver:
+            for _ in range(2):
+                async with receiver.claim("tx-1") as claim:
+                    if claim.is_new:
+                        await claim.complete("paid")
+                results.append(claim.result)
+        return results
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("claim_twice", [claimed, claimed_on_a_loop])
+@pytest.mark.parametrize(
+    "lost, cache, expected",
+    [
+        pytest.param((), 0, [], id="usual"),
+        pytest.param((), 9, ["_end_flight"], id="the cache gets the recorded answer"),
+        pytest.param(("claim",), 0, ["admit"], id="an unanswered claim"),
+        pytest.param(("complete",), 0, ["record_again"], id="an unanswered recording"),
+    ],
+)
+def test_only_the_unusual_starts_a_flow_of_a_manual_claim(
+    claim_twice: Callable[..., list[Any]],
+    flows: list[str],
+    lost: tuple[str, ...],
+    cache: int,
+    expected: list[str],
+):
+    assert claim_twice(Flaky(*lost), cache) == ["paid", "paid"]
+    assert flows == expected

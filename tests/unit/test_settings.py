@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from twicesafe import Backoff, ConfigurationError, Policy
-from twicesafe._cli.config import settle
+from twicesafe._cli.settings import settle
 from twicesafe._engines.sqlite.settings import OPTIONS
 from twicesafe._proxy.settings import load
 from twicesafe._values.settings import refuse_unknown, seconds

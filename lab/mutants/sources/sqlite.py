@@ -105,7 +105,7 @@ break_source(
     file="stores/_group_commit.py",
     old='    return getattr(request, "alone", False)',
     new="    return False",
-    tests=["tests/stores/test_lane.py::test_what_must_be_alone_is_not_taken_along"],
+    tests=["tests/stores/test_group_commit.py::test_what_must_be_alone_is_not_taken_along"],
 )
 
 break_source(
@@ -115,7 +115,7 @@ break_source(
     old="            return self._last_to_wake is None and self._line[0] is ticket\n",
     new="            return self._line[0] is ticket\n",
     tests=[
-        "tests/stores/test_lane.py::test_answered_callers_wake_one_after_the_other_and_the_next_write_waits_for_the_last"
+        "tests/stores/test_group_commit.py::test_answered_callers_wake_one_after_the_other_and_the_next_write_waits_for_the_last"
     ],
 )
 
@@ -125,7 +125,7 @@ break_source(
     file="stores/_group_commit.py",
     old="        finally:\n            self._wake_following(ticket)\n",
     new="        self._wake_following(ticket)\n",
-    tests=["tests/stores/test_lane.py::test_an_interrupted_caller_wakes_the_next_one"],
+    tests=["tests/stores/test_group_commit.py::test_an_interrupted_caller_wakes_the_next_one"],
 )
 
 break_source(

@@ -28,7 +28,7 @@ STUDY: Final = Study(
         "Regions. Workers of two regions get the same messages, a follower copies with a lag, and operators fail "
         "over, switch and settle, two at a time, and die halfway. Regions are cut off from the register and from "
         "each other, and zombies of old epochs go on. It runs the shipped code: claims in a region, following, "
-        "moving, lifecycle, memory store. Invariants are checked after every request that reaches a store, and at "
+        "failover, lifecycle, memory store. Invariants are checked after every request that reaches a store, and at "
         "every start and answer."
     ),
     rules=INVARIANTS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twicesafe._core.regions.claiming import Probe
 from twicesafe._core.regions.epochs import On
-from twicesafe._core.regions.moving import Wait
+from twicesafe._core.regions.failover import Wait
 from twicesafe.errors import StoreUnavailableError
 
 from ..plans import Fault

@@ -25,6 +25,7 @@ INVARIANTS: Final = Rules(
         # at a store, after every request
         "records never go back": "no request replaces a record by one of a lower fence, or of an earlier state at the same fence",
         "answers stay": "no request replaces an answer by a record without one",
+        "new keys are above the base": "once an epoch is open, every new record in its region has a fence above its base",
         "epochs rise": "the epoch in the register only rises, and each is open in one region only",
         # at every start of a handler
         "nothing starts after the cut": "once the cut of a later epoch has passed, no worker starts under an older one",
@@ -77,6 +78,16 @@ class Ledger:
         if ORDER[before.state] == ORDER[State.COMPLETED] > ORDER[after.state]:
             broken("answers stay", f"{store}: {before.state} became {after.state}")
 
+    def made(self, store: str, after: Row) -> None:
+        """A claim has made a record where there was none. A copy of an older one keeps its fence."""
+        newest = max(self._opened, default=0)
+        epoch = self._opened.get(newest)
+        if epoch is not None and epoch.region == store and after.fence <= epoch.base:
+            broken(
+                "new keys are above the base",
+                f"{after.fence} in epoch {epoch.number}: {epoch.base}",
+            )
+
     def registered(self, document: bytes) -> None:
         epoch = msgspec.json.decode(document, type=Epoch)
         newest = max(self._opened, default=0)
@@ -123,7 +134,7 @@ class Ledger:
         return {epoch for epoch, fence in last.items() if (id_, fence) not in self.failed}
 
     def probe(self, key: Key) -> bool | None:
-        """A prober that sees all effects so far. What zombies will do it does not know."""
+        """A probe that sees all effects so far. What zombies will do it does not know."""
         return True if self.starts.get(key.id) else False if len(key.value) % 2 else None
 
     def settled(self, found: Copied, epoch: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from twicesafe import Key
 from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Rewrite, Verdict
-from twicesafe._core.regions import claiming, following, moving
+from twicesafe._core.regions import claiming, failover, following
 from twicesafe._core.regions.epochs import REGISTER, On, create, key_of
 from twicesafe._core.regions.following import SOURCE, TARGET, Copied
 from twicesafe._values.owner_token import new_owner
@@ -27,6 +27,8 @@ __all__ = ["World"]
 
 EPOCH = 1_700_000_000_000
 CLAIM_LEASE = 1_000
+PAGE = 2
+"""Records that a follower reads at once: less than there are."""
 OVERLAP = 200
 TRIES = 3
 HOME = key_of("lab", "eu")
@@ -113,7 +115,10 @@ class World(VirtualWorld):
         reply = held.perform(request)
         if type(request) is Fail and reply is Ack.OK:
             self.ledger.failed.add((request.id, request.fence))
-        self.ledger.wrote(store, before, held._rows.get(id_), held._now())
+        after = held._rows.get(id_)
+        self.ledger.wrote(store, before, after, held._now())
+        if type(request) is ClaimRequest and before is None and after is not None:
+            self.ledger.made(store, after)
         if store == REGISTER and type(request) in (Rewrite, Complete) and reply is Ack.OK:
             row = held._rows[id_]
             if row.result is not None:
@@ -206,28 +211,29 @@ class World(VirtualWorld):
     # -- the follower and the operators ---------------------------------------------------------
 
     def _serving(self) -> Any:
-        return self._directly(moving.current(HOME))[0]
+        return self._directly(failover.current(HOME))[0]
 
     def _follow(self, back: bool) -> None:
         source = self._serving().region
         source = REGIONS[source == "eu"] if back else source
         target = REGIONS[source == "eu"]
         places = {SOURCE: source, TARGET: target, REGISTER: REGISTER}
-        flow = following.follow(source, self.wall, overlap=OVERLAP, steps=False)
+        flow = following.follow(source, self.wall, overlap=OVERLAP, steps=False, page=PAGE)
         FlowRun(self, self._follower, target, places, flow, lambda found: None)
 
     def _act(self, kind: str, to: str) -> None:
         epoch = self._serving()
-        move = moving.Move(HOME, to, int(LEASE * 1000), int(SKEW * 1000), OVERLAP, self.wall)
+        lease, skew = int(LEASE * 1000), int(SKEW * 1000)
+        move = failover.Move(HOME, to, lease, skew, OVERLAP, self.wall, page=PAGE)
         source = epoch.region
         flow: Any
         if kind == "fail over":
-            flow = moving.fail_over(move, 1e9)
+            flow = failover.fail_over(move, 1e9)
         elif kind == "switch":
-            flow = moving.switch(move)
+            flow = failover.switch(move)
         else:
             source, move = epoch.source or source, move._replace(to=epoch.region)
-            flow = moving.settle(move, lost=kind == "give up")
+            flow = failover.settle(move, lost=kind == "give up")
         places = {SOURCE: source, TARGET: move.to, REGISTER: REGISTER}
         operator = Actor()
         if self.say:

@@ -73,7 +73,7 @@ STUDY: Final = Study(
         "suspended": "suspensions",
         "signal": "signals",
         "wait": "ends of waits",
-        "probe": "answers of probers",
+        "probe": "answers of probes",
         "look": "runs that the completer looked at",
         "state": "states reached",
         "answer": "answers to callers",

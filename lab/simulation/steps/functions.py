@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ class Function:
         self._run = state.claim
         self._state, self._steps = state, Steps(runtime, state)
         self._holds = POLICIES[script.policy][1]
-        self._catches = _catches(script.ops)
+        self._unseen = set(_behind_caught(script.ops))
 
     def __call__(self) -> Any:
         try:
@@ -134,7 +135,7 @@ class Function:
             ask(lambda resume: process.after(seconds, resume))
             execution.happened = True
             if end == "after":
-                execution.died = world.network.faulty and not self._catches
+                execution.died = world.network.faulty and op.name not in self._unseen
                 self._die()
             world.seen["effect", "undo" if name.startswith("undo:") else "step"] += 1
             if execution.number < fails:
@@ -157,8 +158,19 @@ class Function:
         return None if found is None else ([name, version, -found.fence],)
 
 
+def _behind_caught(ops: tuple[Op, ...], behind: bool = False) -> Iterator[str]:
+    """Names of steps behind one whose error the function catches: a replay ends at that step, and does not see
+    them. Branches run side by side, so one that catches hides the steps of the others, too."""
+    for op in ops:
+        if behind:
+            yield op.name
+        catches = op.caught or any(map(_catches, op.branches))
+        for branch in op.branches:
+            yield from _behind_caught(branch, behind or catches)
+        behind = behind or catches
+
+
 def _catches(ops: tuple[Op, ...]) -> bool:
-    """It goes on after a step that failed: a replay ends at that step, and sees nothing behind it."""
     return any(op.caught or any(map(_catches, op.branches)) for op in ops)
 
 

@@ -26,7 +26,7 @@ INVARIANTS: Final = Rules(
         # at every start of a step, and at every answer
         "recorded steps never run again": "no step and no undo starts once it is recorded",
         "repeats have a cause": "a step starts again only after an error, a crash or a lost claim",
-        "held steps are not repeated": "under hold, an interrupted step runs again only if its prober or an operator says so",
+        "held steps are not repeated": "under hold, an interrupted step runs again only if its probe or an operator says so",
         "undoing is alone": "no step starts once the failure is recorded, and no undo starts beside a step or before it",
         "undoing goes backwards": "undos start in the reverse order of their recorded steps",
         "replies are recorded": "a step, a wait and a call return what is recorded, for the same arguments",

@@ -124,7 +124,7 @@ class Ledger:
         self._running.get((key.id, run.fence), set()).discard(name)
 
     def probed(self, key: Key, run: ActiveClaim, name: str) -> Execution | None:
-        """The truth, for a prober: an execution whose effect happened."""
+        """The truth, for a probe: an execution whose effect happened."""
         generation = self._world.monitor.generation_of(key.id, run.fence)
         found = self._executions.get((key.id, generation, name), [])
         return next((one for one in found if one.happened and one.end == "interrupted"), None)

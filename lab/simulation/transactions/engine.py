@@ -85,6 +85,7 @@ class Store:
 
     capabilities = Capabilities(transactions=True)
     dialect = "postgresql"
+    hidden_keys = None
 
     @staticmethod
     def in_transaction(style: str) -> InTransaction:

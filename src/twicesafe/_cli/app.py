@@ -15,25 +15,25 @@ import typer.core
 
 from .. import __version__
 from . import (
-    acts,
-    archiving,
+    archive,
     bench,
     complete,
-    configuring,
+    config_command,
     consume,
-    counting,
     dashboard,
     dead_letters,
     demo,
     follow,
     health,
+    key_actions,
     keys,
+    maintenance,
     outbox,
     plan,
     proxy,
-    reencrypting,
+    reencrypt,
     runs,
-    upkeep,
+    stats,
     verify,
 )
 from .exits import DONE, NO, report_error
@@ -111,14 +111,14 @@ _KEYS: Final = _group(
     {
         "list": keys.list_keys,
         "show": keys.show_key,
-        "release": acts.release_key,
-        "resolve": acts.resolve_key,
-        "forget": acts.forget_key,
+        "release": key_actions.release_key,
+        "resolve": key_actions.resolve_key,
+        "forget": key_actions.forget_key,
         "signal": runs.signal_run,
         "skip": runs.skip_step,
         "restart": runs.restart_run,
-        "reencrypt": reencrypting.reencrypt_keys,
-        "archive": archiving.archive_keys,
+        "reencrypt": reencrypt.reencrypt_keys,
+        "archive": archive.archive_keys,
     },
 )
 _OUTBOX: Final = _group(
@@ -146,9 +146,9 @@ _DEAD_LETTERS: Final = _group(
 _CONFIG: Final = _group(
     "Check and show the settings file; print its JSON schema.\n\nExample: [cyan]twicesafe config check[/]",
     {
-        "check": configuring.check,
-        "show": configuring.show,
-        "schema": configuring.print_schema,
+        "check": config_command.check,
+        "show": config_command.show,
+        "schema": config_command.print_schema,
     },
 )
 
@@ -165,15 +165,15 @@ _COMMANDS: Final[dict[str, dict[str, Any]]] = {
         "keys": _KEYS,
         "outbox": _OUTBOX,
         "dead-letters": _DEAD_LETTERS,
-        "stats": counting.stats,
-        "top": counting.top,
-        "audit": counting.audit,
+        "stats": stats.stats,
+        "top": stats.top,
+        "audit": stats.audit,
     },
     "Keep it healthy": {
-        "doctor": upkeep.doctor,
+        "doctor": maintenance.doctor,
         "health": health.health,
-        "sweep": upkeep.sweep,
-        "migrate": upkeep.migrate,
+        "sweep": maintenance.sweep,
+        "migrate": maintenance.migrate,
         "alerts": health.alerts,
         "grafana": health.grafana,
     },

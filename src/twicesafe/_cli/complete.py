@@ -17,12 +17,12 @@ from ..errors import StoreUnavailableError, UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._completer import CompletionReport
 from ..stores._urls import mask
-from .config import settled
 from .exits import NO, report_error
 from .loading import import_here, load_receiver
 from .options import ConfigOption, JsonOption, duration, flag
 from .output import Screen, counted
 from .progress import status_line
+from .settings import settled
 from .stopping import interruptible
 
 __all__ = ["complete"]
@@ -74,7 +74,7 @@ def complete(
     r"""Continue durable runs that were abandoned, are due, or got their signal.
 
     Start it on any number of nodes: a claim decides which of them gets a run. SIGTERM and Ctrl-C finish the runs that
-    have started. With --once the status is 1 if a run failed or was parked.
+    have started. With --once the exit status is 1 if a run failed or was parked.
     Settings: also \[complete] in twicesafe.toml, or variables like TWICESAFE_COMPLETE_EVERY.
     Example: [cyan]twicesafe complete shop.orders:receiver[/]
     """

@@ -16,11 +16,11 @@ from ..consumers.sources import Source, open_source
 from ..errors import UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ..stores._urls import mask
-from .config import settle
 from .loading import import_here, load_function
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import Screen, counted
 from .progress import status_line
+from .settings import settle
 
 __all__ = ["consume"]
 

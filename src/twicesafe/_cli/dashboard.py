@@ -10,9 +10,9 @@ import typer
 
 from .._values.drivers import require
 from ..stores._urls import mask
-from .config import expect_store, opened, settled
 from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import Screen, visible
+from .settings import expect_store, opened, settled
 
 __all__ = ["dashboard"]
 

@@ -16,10 +16,10 @@ from ..consumers import DeadLetters, Letter
 from ..consumers._letters import Which
 from ..errors import UsageError
 from ..stores._urls import mask
-from .config import existing, opened
 from .exits import NO, Ended
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, YesOption, flag
 from .output import Screen, counted, shortened, table, visible
+from .settings import existing, opened
 
 __all__ = ["discard", "list_letters", "replay", "show"]
 
@@ -160,7 +160,7 @@ def discard(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove dead letters for good. Their keys stay parked, so a repeat does not run.
+    """Delete dead letters. Their keys stay parked, so a repeat does not run.
 
     --store is the consumer's store: the audit trail of each key gets who and why.
     Example: [cyan]twicesafe dead-letters discard order-7 --from 'amqp://localhost?queue=orders.dead' --by ana --why test[/]
@@ -169,7 +169,7 @@ def discard(
     which = _which(ids, all_, reason, topic)
     with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
         chosen = list(filter(which, dead.look(limit)))
-        _confirm(f"discard {counted(len(chosen), 'dead letter')} for good?", chosen, yes)
+        _confirm(f"discard {counted(len(chosen), 'dead letter')}?", chosen, yes)
         done = dead.discard(receiver, by=by, why=why, chosen=which, limit=limit)
     if json:
         screen.data({"discarded": done.discarded, "unaudited": done.unaudited})

@@ -63,7 +63,7 @@ def demo(
 ) -> None:
     """Run payments with duplicates and killed workers, with twicesafe and without.
 
-    Status 1 if a guarantee was broken. Example: [cyan]twicesafe demo --seed 7 --workers 8[/]
+    Exit status 1 if a guarantee was broken. Example: [cyan]twicesafe demo --seed 7 --workers 8[/]
     """
     screen = Screen(json)
     plan = Plan.draw(random.randrange(2**32) if seed is None else seed, payments, kill_every)

@@ -61,9 +61,9 @@ def follow(
 ) -> None:
     """Copy records from one store to another, also of another engine, and keep copying.
 
-    A newer record of the target is never replaced, so it can run beside deliveries, twice, and again after a
-    crash: it continues after the last whole pass. With --json it prints one line for each pass. The status is 1 if
-    the target refused a record.
+    It never replaces a newer record in the target, so it is safe to run during deliveries, in two places at
+    once, and again after a crash: it continues after the last complete pass. With --json it prints one line
+    per pass. Exit status 1 if the target refused a record.
     Example: [cyan]twicesafe follow --from postgresql://eu/shop --to postgresql://us/shop --name eu[/]
     """
     screen = Screen(json)

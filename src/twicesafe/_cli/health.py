@@ -1,4 +1,4 @@
-"""``twicesafe health``, ``alerts`` and ``grafana``: is the store well, and how to be told when it is not."""
+"""``twicesafe health``, ``alerts`` and ``grafana``: is the store well, and what alerts you when it is not."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .. import observers
 from ..health import Health, Thresholds
 from ..observers._alerts import RULES_FILE
 from ..observers._grafana import DASHBOARD_FILE
-from .config import existing, opened
 from .exits import NO, UNAVAILABLE
 from .options import ConfigOption, JsonOption, StoreOption
 from .output import Screen, visible
+from .settings import existing, opened
 
 __all__ = ["alerts", "grafana", "health"]
 
@@ -44,7 +44,7 @@ def health(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare the store with thresholds. Status: 0 ok, 1 degraded, 3 failing.
+    """Compare the store with thresholds. Exit status: 0 ok, 1 degraded, 3 failing.
 
     Each check says what to do next. This command cannot see what a running service has counted (duplicates,
     conflicts, p99): those checks are marked "?". Ask [cyan]receiver.health()[/] or [cyan]/health[/] of the service.

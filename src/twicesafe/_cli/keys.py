@@ -14,8 +14,6 @@ from .. import Key, Receiver, Record
 from .._values.records import AuditEntry, State
 from .._values.steps import StepState
 from ..archive import Archive
-from .config import existing, opened
-from .finding import find, located
 from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption, flag
 from .output import (
     BETWEEN,
@@ -30,7 +28,8 @@ from .output import (
     table,
     visible,
 )
-from .searching import (
+from .record_lookup import find, located
+from .search_options import (
     CauseOption,
     ErrorOption,
     OlderThanOption,
@@ -40,6 +39,7 @@ from .searching import (
     ValueOption,
     conditions_of,
 )
+from .settings import existing, opened
 
 __all__ = ["list_keys", "show_key"]
 
@@ -67,7 +67,12 @@ def list_keys(
     ] = 20,
     after: Annotated[
         str,
-        typer.Option("--after", metavar="MARK", help="Show the next page.", show_default=False),
+        typer.Option(
+            "--after",
+            metavar="MARK",
+            help="Next page: the mark that the last one printed.",
+            show_default=False,
+        ),
     ] = "",
     all_: Annotated[bool, flag("--all", help="All keys, without a limit.")] = False,
     full: Annotated[bool, flag("--full", help="Do not shorten long keys.")] = False,
@@ -200,7 +205,11 @@ def show_archived(
     there = located(receiver, value, scope, digits)
     if there is not None and there.state is not State.FORGOTTEN:
         return False
-    wanted = digits.lower() if digits is not None else Key(value or "", scope or ())
+    wanted = (
+        digits.lower()
+        if digits is not None
+        else receiver.key(Key(value or "", scope or (), absolute=True))
+    )
     found = Archive.open(place).find(wanted)
     if found is None:
         return False

@@ -22,10 +22,10 @@ from ..errors import ConfigurationError, UsageError
 from ..outbox import Outbox, OutboxRelay
 from ..planning._charts import spoken_duration
 from ..stores._urls import mask
-from .config import existing, settled
 from .exits import NO, Ended
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration, flag
 from .output import Screen, ago, counted, shortened, table, visible
+from .settings import existing, settled
 from .stopping import interruptible
 
 __all__ = ["parked", "relay", "relays", "retry", "skip", "status"]
@@ -123,7 +123,7 @@ def relay(
 def status(
     store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
-    """Count pending and parked messages; status 1 if a lane is parked.
+    """Count pending and parked messages; exit status 1 if a lane is parked.
 
     Example: [cyan]twicesafe outbox status --json[/]
     """
@@ -199,7 +199,7 @@ def relays(
     if found.relays:
         made = table("relay", "state", "lease", "slots", "pending", "oldest")
         for one in found.relays:
-            state = "asleep" if one.is_asleep else "awake"
+            state = "idle" if one.is_idle else "active"
             made.add_row(
                 one.id[:8],
                 state if one.is_alive else "gone",

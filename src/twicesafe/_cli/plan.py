@@ -11,10 +11,10 @@ from .. import planning
 from .._values.quantities import per_second, share, size
 from .._values.settings import seconds
 from ..errors import ConfigurationError
-from .config import Settings, existing, opened, settle
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag, quantity
 from .output import Screen, visible
 from .plan_report import measured_data, print_plan
+from .settings import Settings, existing, opened, settle
 
 __all__ = ["plan"]
 

@@ -1,7 +1,7 @@
 """``twicesafe keys signal``, ``skip`` and ``restart``: operator commands for durable runs.
 
 Like the commands of `acts`, each writes who and why to the audit trail, and asks on a terminal.
-A run goes on by ``keys release``.
+A run continues by ``keys release``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from typing import Annotated
 
 import typer
 
-from .acts import act, ask, need, report, target_of
 from .answers import answer_of
-from .config import opened, settle
 from .exits import NO, Ended
-from .finding import find
+from .key_actions import act, ask, need, report, target_of
 from .options import (
     ByOption,
     ConfigOption,
@@ -29,6 +27,8 @@ from .options import (
     flag,
 )
 from .output import Screen, shortened
+from .record_lookup import find
+from .settings import opened, settle
 
 __all__ = ["restart_run", "signal_run", "skip_step"]
 
@@ -65,7 +65,7 @@ def signal_run(
 ) -> None:
     """Send a value to a durable run that waits for it, now or later; the first value counts.
 
-    Without --value the value is true. Status 1: there is a value already, or the run is over.
+    Without --value the value is true. Exit status 1: there is a value already, or the run is over.
     Example: [cyan]twicesafe keys signal order-7 --name approval --by ana --why "looks good"[/]
     Example: [cyan]twicesafe keys signal --id 5f0c6a1e --name approval --value false --by ana --why fraud[/]
     """
@@ -116,7 +116,7 @@ def skip_step(
         ask(screen, found.record, f"record {step!r} as done, without running it?", yes)
         seen = found.record.fence
         act(lambda: receiver.skip(target, step, result, by=by, why=why, fence=seen))
-        report(screen, receiver, found, f"goes on without {shortened(step, 40)}")
+        report(screen, receiver, found, f"continues without {shortened(step, 40)}")
 
 
 def restart_run(

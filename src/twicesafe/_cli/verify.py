@@ -111,7 +111,7 @@ def verify(
 ) -> None:
     """Crash your handler before every line, retry it, and compare its effects.
 
-    Status 1 if any trial repeated, lost or changed an effect. Example: [cyan]twicesafe verify shop:charge --snapshot
+    Exit status 1 if any trial repeated, lost or changed an effect. Example: [cyan]twicesafe verify shop:charge --snapshot
     shop:lines --setup shop:clear --input '"o-1"'[/]
     """
     screen = Screen(json)

@@ -46,7 +46,7 @@ from .commands import (
 from .delivery import claim_request, deliver, finish, granted
 from .duplicates import outcome_of, refusal
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .recording import Recording, retry_until_recorded
+from .record_retry import Recording, retry_until_recorded
 from .settling import RELEASE_PATIENCE, conclude, prepare
 
 __all__ = ["LINGER", "ask_all", "exchange_many", "job_of", "settle_all"]

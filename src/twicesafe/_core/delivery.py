@@ -283,8 +283,12 @@ def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> Acti
 
 
 def _pause(answer: Claimed, turn: int, owner: bytes) -> float:
-    """The poll interval grows from 2 ms to 250 ms, with jitter; a back-off says when it ends."""
+    """The poll interval, from 2 ms to 250 ms, with jitter; a back-off says when it ends.
+
+    It grows by 15 % per poll, so it is about 15 % of the time waited so far: so much later than the end
+    of the work does a waiter see it, at most.
+    """
     if answer.verdict is Verdict.RESTING:
         return answer.wait / 1000 + 0.001
-    grown = min(0.002 * 1.5**turn, 0.25) if turn < 16 else 0.25
+    grown = min(0.002 * 1.15**turn, 0.25) if turn < 40 else 0.25
     return grown * (1 - 0.5 * chance(owner, turn))

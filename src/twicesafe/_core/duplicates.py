@@ -8,6 +8,7 @@ import msgspec
 
 from .. import events as ev
 from .._values.cipher import MARK
+from .._values.codecs import unreadable
 from .._values.context import active
 from .._values.fingerprint import fields_that_differ
 from .._values.keys import Key
@@ -27,7 +28,7 @@ from ..errors import (
     TwicesafeError,
 )
 from .call import Call
-from .encrypting import readable
+from .encrypting import readable, without_answer
 from .observing import replayed
 from .protocol import Claimed, Verdict
 from .run_requests import FOREVER
@@ -66,10 +67,11 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
         try:
             failure = msgspec.json.decode(result, type=dict[str, str])
         except (ValueError, msgspec.MsgspecError) as error:
-            raise CorruptRecordError(
+            problem = CorruptRecordError(
                 "the stored failure cannot be read; the work is not run again",
                 key=call.key,
-            ) from error
+            )
+            raise without_answer(call, answer, problem) from error
         name, message = failure.get("type", "?"), failure.get("message", "")
         if name == CompensatedError.__name__:
             raise compensated(call.key, message)
@@ -87,8 +89,8 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
         )
     try:
         value = call.policy.codec.decode(result, call.declared)
-    except TwicesafeError as error:
-        raise error.about(call.key) from error.__cause__
+    except Exception as error:
+        raise without_answer(call, answer, unreadable(error)) from error.__cause__ or error
     return Outcome(value, True, answer.attempt, call.key, answer.fence)
 
 
@@ -139,7 +141,7 @@ def refuse_busy(call: Call, answer: Claimed | None, waited: bool = True) -> NoRe
         hint = answer.wait / 1000
         text = f"the last attempt failed; the next one may start in {hint:.1f} s"
     else:
-        # The lease is renewed while the handler runs, so its end is no useful hint.
+        # The lease is renewed while the handler runs, so its end is not a useful hint.
         hint = 0.5 if answer is None else min(1.0, answer.wait / 1000)
         text = "another delivery of this key is in progress"
         if answer is not None and answer.locked:

@@ -3,7 +3,8 @@
     returned              complete
     raised                fail: released for the next attempt after a back-off, or parked
     suspended             no worker holds the run until it is due
-    final, with an undo   record the failure, undo in reverse (`undoing`), remember `CompensatedError`
+    does not fit          the same, and never undone: the code changed, and the work did not fail
+    final, with an undo   record the failure, undo in reverse (`compensation`), remember `CompensatedError`
 
 The claim, the lease, the fence and the single flight are those of any delivery (`delivery`).
 """
@@ -17,26 +18,31 @@ from .. import events as ev
 from .._values.context import ActiveClaim, active
 from .._values.outcomes import Outcome
 from ..errors import (
+    CorruptRecordError,
     HeldError,
     LeaseLostError,
+    StepMismatchError,
     StoreUnavailableError,
     SuspendedError,
 )
 from .call import Call, cause_of
 from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from .compensation import undo_all
 from .delivery import admit
 from .duplicates import outcome_of, suspended
 from .protocol import Ack, Claimed, ClaimRequest, Fail
-from .recording import pause_after
+from .record_retry import pause_after
 from .run_requests import FOREVER, FailRun, StartRun, Suspend
 from .run_state import RunState, Unwind, parts_of
 from .settling import settle
-from .undoing import undo_all
 
 __all__ = ["RunCall", "deliver_run", "run_of"]
 
 QUIET_POLL: Final = 0.02
 """Seconds between two looks at steps that still run in their threads when the function has ended."""
+
+MISFITS: Final = (StepMismatchError, CorruptRecordError)
+"""The code of this node does not fit what is recorded. Another deployment may finish the run."""
 
 INNER_POLL: Final = 30_000
 """Milliseconds after which a run that waits for a suspended inner run looks again."""
@@ -154,6 +160,8 @@ def _until_quiet(state: RunState) -> Flow[None]:
 
 def _is_final(call: Call, claim: ActiveClaim, error: BaseException) -> bool:
     if isinstance(error, (HeldError, LeaseLostError)) or not isinstance(error, Exception):
+        return False
+    if any(isinstance(part, MISFITS) for part in parts_of(error)):
         return False
     remembered = bool(call.policy.remember) and isinstance(error, call.policy.remember)
     return remembered or claim.attempt >= call.policy.max_attempts

@@ -38,6 +38,7 @@ __all__ = [
     "readable",
     "readable_arguments",
     "readable_step",
+    "without_answer",
 ]
 
 
@@ -63,8 +64,15 @@ def readable(call: Call, answer: Claimed) -> bytes | None:
         return cipher.decrypt(payload, record_context(call.key.id, answer.state))
     except Exception as error:
         problem = error if isinstance(error, TwicesafeError) else _foreign(error)
-        call.notify(ev.ResultUnreadable(call.key, type(problem).__name__))
-        raise problem.about(call.key) from error.__cause__
+        raise without_answer(call, answer, problem) from error.__cause__
+
+
+def without_answer(call: Call, answer: Claimed, problem: TwicesafeError) -> TwicesafeError:
+    """The error of a repeat whose recorded answer cannot be read, made known. It is known how the work ended."""
+    call.notify(ev.ResultUnreadable(call.key, type(problem).__name__))
+    if isinstance(problem, CorruptRecordError):
+        problem.done = answer.state is not State.FAILED
+    return problem.about(call.key)
 
 
 def encrypted_step(cipher: Cipher | None, id_: bytes, name: str, payload: bytes) -> bytes:

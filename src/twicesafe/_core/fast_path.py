@@ -1,12 +1,14 @@
 """The fast path: the usual delivery as plain calls, without a generator.
 
-    claim → won      → handler returns → complete → the outcome
-          → replayed                              → the recorded outcome
+    admit_fast      claim → won | replayed
+    settle_fast     the handler returned → complete → the outcome
+    deliver_fast    the two, with the handler between them
 
 It makes the decisions of `delivery` and `settling`, in their order, with their functions. Where
 anything else happens, it continues in the flow at that point: the store does not answer, another
 worker has the key, the handler raises, the result is not recorded. A delivery that is unusual from
-the start (it joins another flight, or has a timeout) is a flow from the start.
+the start (it has a timeout, or may run without the store) is a flow from the start. Manual claims and HTTP
+requests use the two halves.
 
 The lab runs every schedule on both paths, which must tell the same story, and hunts its mutants on both.
 """
@@ -20,14 +22,23 @@ from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
 from ..errors import StoreUnavailableError
 from .call import Call
-from .commands import EndFlight, Flow, Raised, Reply
-from .delivery import admitted, claim_request, deliver
+from .commands import EndFlight, Flow, Raised, Reply, Returned
+from .delivery import admit, admitted, claim_request, deliver
 from .driving import drive, drive_async
 from .duplicates import outcome_of
 from .protocol import Ack, Claimed, ClaimRequest, Complete
 from .settling import conclude, prepare, record_again, recorded_answer, settle
 
-__all__ = ["AsyncPerformer", "Performer", "deliver_fast", "deliver_fast_async"]
+__all__ = [
+    "AsyncPerformer",
+    "Performer",
+    "admit_fast",
+    "admit_fast_async",
+    "deliver_fast",
+    "deliver_fast_async",
+    "settle_fast",
+    "settle_fast_async",
+]
 
 _OK = Ack.OK
 
@@ -50,8 +61,34 @@ class AsyncPerformer(Protocol):
 
 def deliver_fast(call: Call, flight: Any, run: Performer) -> Outcome[Any] | Raised:
     """`drive(deliver(call, flight), run.perform)`, in less time."""
-    if flight is not None or call.policy.timeout is not None:
+    if call.policy.timeout is not None or call.policy.outage_runs:
         return drive(deliver(call, flight), run.perform)
+    claim = admit_fast(call, flight, run)
+    if type(claim) is Claimed:
+        return outcome_of(call, claim)
+    reply = run.invoke(claim, call.run)
+    if type(reply) is Raised:
+        return drive(settle(call, claim, reply), run.perform)
+    return settle_fast(call, claim, reply, run)
+
+
+async def deliver_fast_async(call: Call, flight: Any, run: AsyncPerformer) -> Outcome[Any] | Raised:
+    """The async version of `deliver_fast`."""
+    if call.policy.timeout is not None or call.policy.outage_runs:
+        return await drive_async(deliver(call, flight), run.perform)
+    claim = await admit_fast_async(call, flight, run)
+    if type(claim) is Claimed:
+        return outcome_of(call, claim)
+    reply = await run.invoke(claim, call.run)
+    if type(reply) is Raised:
+        return await drive_async(settle(call, claim, reply), run.perform)
+    return await settle_fast_async(call, claim, reply, run)
+
+
+def admit_fast(call: Call, flight: Any, run: Performer) -> ActiveClaim | Claimed:
+    """`drive(admit(call, flight), run.perform)`, in less time."""
+    if flight is not None:
+        return drive(admit(call, flight), run.perform)  # type: ignore[no-any-return]
     ask, sent = claim_request(call, call.looked), call.clock()
     try:
         answer = run.claim(ask)
@@ -60,14 +97,16 @@ def deliver_fast(call: Call, flight: Any, run: Performer) -> Outcome[Any] | Rais
     else:
         claim = admitted(call, ask, sent, answer)
     if claim is None:
-        return drive(deliver(call, asked=(ask, sent, answer)), run.perform)
-    if type(claim) is Claimed:
-        if call.flight.awaited:
-            drive(_end_flight(claim), run.perform)
-        return outcome_of(call, claim)
-    reply = run.invoke(claim, call.run)
-    if type(reply) is Raised:
-        return drive(settle(call, claim, reply), run.perform)
+        return drive(admit(call, asked=(ask, sent, answer)), run.perform)  # type: ignore[no-any-return]
+    if type(claim) is Claimed and call.flight.awaited:
+        drive(_end_flight(claim), run.perform)
+    return claim
+
+
+def settle_fast(
+    call: Call, claim: ActiveClaim, reply: Returned, run: Performer
+) -> Outcome[Any] | Raised:
+    """`drive(settle(call, claim, reply), run.perform)`, in less time."""
     done, problem = prepare(call, claim, reply)
     sent = call.clock()
     try:
@@ -78,15 +117,15 @@ def deliver_fast(call: Call, flight: Any, run: Performer) -> Outcome[Any] | Rais
         again = record_again(call, claim, reply, done, problem, sent, ack)
         done, ack, problem = drive(again, run.perform)
     outcome = conclude(call, claim, reply, done, ack, problem)
-    if ack is _OK and call.flight.awaited:
+    if ack is _OK and call.flight is not None and call.flight.awaited:
         drive(_end_flight(recorded_answer(call, claim, done, sent)), run.perform)
     return outcome
 
 
-async def deliver_fast_async(call: Call, flight: Any, run: AsyncPerformer) -> Outcome[Any] | Raised:
-    """The async version of `deliver_fast`."""
-    if flight is not None or call.policy.timeout is not None:
-        return await drive_async(deliver(call, flight), run.perform)
+async def admit_fast_async(call: Call, flight: Any, run: AsyncPerformer) -> ActiveClaim | Claimed:
+    """The async version of `admit_fast`."""
+    if flight is not None:
+        return await drive_async(admit(call, flight), run.perform)
     ask, sent = claim_request(call, call.looked), call.clock()
     try:
         answer = await run.claim(ask)
@@ -95,14 +134,16 @@ async def deliver_fast_async(call: Call, flight: Any, run: AsyncPerformer) -> Ou
     else:
         claim = admitted(call, ask, sent, answer)
     if claim is None:
-        return await drive_async(deliver(call, asked=(ask, sent, answer)), run.perform)
-    if type(claim) is Claimed:
-        if call.flight.awaited:
-            await drive_async(_end_flight(claim), run.perform)
-        return outcome_of(call, claim)
-    reply = await run.invoke(claim, call.run)
-    if type(reply) is Raised:
-        return await drive_async(settle(call, claim, reply), run.perform)
+        return await drive_async(admit(call, asked=(ask, sent, answer)), run.perform)
+    if type(claim) is Claimed and call.flight.awaited:
+        await drive_async(_end_flight(claim), run.perform)
+    return claim
+
+
+async def settle_fast_async(
+    call: Call, claim: ActiveClaim, reply: Returned, run: AsyncPerformer
+) -> Outcome[Any] | Raised:
+    """The async version of `settle_fast`."""
     done, problem = prepare(call, claim, reply)
     sent = call.clock()
     try:
@@ -113,7 +154,7 @@ async def deliver_fast_async(call: Call, flight: Any, run: AsyncPerformer) -> Ou
         again = record_again(call, claim, reply, done, problem, sent, ack)
         done, ack, problem = await drive_async(again, run.perform)
     outcome = conclude(call, claim, reply, done, ack, problem)
-    if ack is _OK and call.flight.awaited:
+    if ack is _OK and call.flight is not None and call.flight.awaited:
         await drive_async(_end_flight(recorded_answer(call, claim, done, sent)), run.perform)
     return outcome
 

@@ -37,7 +37,7 @@ from .commands import Flow, Invoke, Raised, Reply, Returned
 from .duplicates import outcome_of, refusal, refuse_mismatch, refuse_own_wait
 from .observing import completed, failed, replayed, started
 from .protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
-from .recording import without_payload
+from .record_retry import without_payload
 from .settling import prepare
 
 __all__ = [

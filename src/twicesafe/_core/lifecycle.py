@@ -387,7 +387,7 @@ def forget(row: Row | None, ask: Forget, now: int) -> tuple[Ack, Row | None]:
 
 
 def discard(row: Row | None, ask: Discard, now: int) -> tuple[Ack, Row | None]:
-    """It is no event of the table: the record stays where it is, only the audit trail grows."""
+    """it is not an event of the table: the record stays where it is, only the audit trail grows."""
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
     return Ack.OK, row
@@ -397,7 +397,7 @@ def discard(row: Row | None, ask: Discard, now: int) -> tuple[Ack, Row | None]:
 
 
 def rewrite(row: Row | None, ask: Rewrite, now: int) -> tuple[Ack, Row | None]:
-    """The same answer in other bytes. It is no event of the table: the record stays where it is."""
+    """The same answer in other bytes. it is not an event of the table: the record stays where it is."""
     if row is None or is_expired(row, now):
         return Ack.MISSING, None
     if row.state is ask.state and row.result == ask.after:

@@ -155,7 +155,7 @@ class RelayStanding(msgspec.Struct, frozen=True):
     is_alive: bool
     until: datetime
     """The end of its lease. A live relay renews it; of one that is gone it says since when."""
-    is_asleep: bool
+    is_idle: bool
     """It waits for a message to be added."""
     slots: int
     """How many of the 64 groups of lanes it publishes."""

@@ -77,7 +77,7 @@ class Verdict(enum.Enum):
 
     WON = enum.auto()
     REPLAY = enum.auto()
-    """Completed, or failed for good: the row holds the answer."""
+    """Completed, or failed permanently: the row holds the answer."""
     BUSY = enum.auto()
     """Another worker has a live claim; ``wait`` = what is left of its lease."""
     RESTING = enum.auto()
@@ -340,7 +340,7 @@ class Survey(msgspec.Struct, gc=False):
 
 
 class Filter(msgspec.Struct, gc=False):
-    """Which records to search for: those that meet every condition. `matching.matches` decides it."""
+    """Which records to search for: those that meet every condition. `record_filter.matches` decides it."""
 
     limit: int
     """At most this many."""

@@ -29,7 +29,7 @@ from .._values.policy import Backoff
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError
 from .commands import Flow
 from .outbox_requests import Backlog, Depth, Held, Hold, Message
-from .sample_pace import SamplePace
+from .sample_schedule import SampleSchedule
 
 __all__ = ["Check", "Collect", "Listen", "Pause", "Publish", "RelayState", "keep_slots"]
 
@@ -123,7 +123,7 @@ class RelayState:
         self.wake = wake
         self.clock = clock
         self.notify = notify
-        self.pace = SamplePace(SAMPLES, clock) if observed else None
+        self.samples = SampleSchedule(SAMPLES, clock) if observed else None
         """When to count the outbox for observers; None: there are none."""
         self.checks = checks
         """The publisher has `check`."""
@@ -189,8 +189,8 @@ def keep_slots(state: RelayState) -> Flow[None]:
         unwanted = frozenset(sorted(held.slots)[held.share :])
         if unwanted != state.unwanted:  # keep the same object while the set is unchanged
             state.unwanted = unwanted
-        if state.pace is not None and state.pace.is_due():
-            yield from _sample(state, state.pace)
+        if state.samples is not None and state.samples.is_due():
+            yield from _sample(state, state.samples)
         yield Pause(min(state.lease / 3, RENEWAL))
     try:
         yield Hold(state.owner, 0, leave=True)
@@ -199,9 +199,9 @@ def keep_slots(state: RelayState) -> Flow[None]:
         state.notify(events.StoreFailed(None, "outbox_hold", str(error)))
 
 
-def _sample(state: RelayState, pace: SamplePace) -> Flow[None]:
+def _sample(state: RelayState, schedule: SampleSchedule) -> Flow[None]:
     """Count the outbox for observers. A count that fails is left out: the next heartbeat says why."""
-    with pace.measured():
+    with schedule.measured():
         try:
             depth: Depth = yield Backlog()
         except StoreError:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from .. import _forking
 from .. import events as ev
 from .._values.branches import branch
 from .._values.clocks import WorkerClock
@@ -134,7 +135,7 @@ class RunState:
         """Steps that a thread or a task works on now."""
         self.resting: dict[str, None] = {}
         """Sleeps and waits that happen in place."""
-        self._home = branch()
+        self._home, self._pid = branch(), _forking.pid
         self.ended = False
         """The function has ended: no further step starts."""
         self.position = max((step.position for step in self.recorded.values()), default=0)
@@ -176,7 +177,7 @@ class RunState:
             )
         if self.undoing or self.leaving or self.aborted is not None:
             raise Unwind
-        if branch()[0] != self._home[0]:
+        if _forking.pid != self._pid:
             raise LeaseLostError(
                 "this process was forked in the run; only the parent runs its steps",
                 key=self.claim.key,

@@ -6,7 +6,7 @@
     hold        outcome unknown, and the policy is at most once
 
 The value is encoded before the record says done. If the store refuses the record or does not
-answer, `recording` retries.
+answer, `record_retry` retries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .consuming.recovery import DeadLetter, Retry
 from .encrypting import encrypted
 from .observing import completed, failed
 from .protocol import Ack, Claimed, Complete, Fail, Verdict
-from .recording import Recording, retry_until_recorded, without_payload
+from .record_retry import Recording, retry_until_recorded, without_payload
 from .resolved_policy import ResolvedPolicy
 
 __all__ = ["conclude", "prepare", "record_again", "recorded_answer", "settle"]

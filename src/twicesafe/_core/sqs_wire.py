@@ -36,7 +36,7 @@ ID, KEY, TOPIC, BODY, HEADERS = (
     "twicesafe-headers",
 )
 OURS: Final = frozenset({KEY, TOPIC, BODY, HEADERS})
-"""Attributes that are no headers. (`ID` is one, too, as on every broker.)"""
+"""Attributes that are not headers. (`ID` is one, too, as on every broker.)"""
 
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME: Final = re.compile(

@@ -20,7 +20,7 @@ from ..errors import (
 from .commands import Flow, Sleep
 from .encrypting import encrypted_step
 from .protocol import Ack
-from .recording import pause_after
+from .record_retry import pause_after
 from .run_requests import RecordStep
 from .run_state import RunState, StepCall
 

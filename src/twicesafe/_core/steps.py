@@ -2,7 +2,7 @@
 
     recorded            the recorded result is the answer; nothing runs
     new                 run it, record it, return it
-    started, no result  (a prober or ``hold``) ask the prober; without one, ``hold`` holds the run
+    started, no result  (a probe or ``hold``) ask the probe; without one, ``hold`` holds the run
 
 A flow returns a reply, and its caller raises or returns it: inside a generator a `StopIteration` of the
 user's function would change its meaning.
@@ -15,6 +15,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from .. import events as ev
+from .._values.codecs import unreadable
 from .._values.owner_token import chance
 from .._values.records import Cause
 from .._values.steps import Step, StepState
@@ -37,7 +38,7 @@ from .encrypting import readable_step
 from .run_requests import FOREVER, LoadRun, RecordStep, Run
 from .run_state import FAILURE, UNDO, RunState, StepCall, Unwind
 from .step_records import ask_of, encoded, record
-from .transacting import in_transaction
+from .transaction_step import in_transaction
 
 __all__ = ["TIMED_OUT", "sleep", "take", "wait"]
 
@@ -67,7 +68,7 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
     if known is not None and known.state is StepState.DONE:
         return _recorded(state, call, known)
     # With a time-out the rest of a blocking step runs in a thread, which cannot be stopped: the run
-    # goes on when the time is over, and waits for that thread before it ends.
+    # continues when the time is over, and waits for that thread before it ends.
     if call.options.timeout is not None:
         ending = _to_its_end(state, call, known)
         return (yield Detach(ending, call.options.timeout, None))  # type: ignore[no-any-return]
@@ -112,7 +113,10 @@ def _decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
     except TwicesafeError:
         state.held = True  # the key may be missing on this node only: do not use up attempts, and do not undo
         raise
-    return state.policy.codec.decode(payload, declared)
+    try:
+        return state.policy.codec.decode(payload, declared)
+    except Exception as error:
+        raise unreadable(error) from error
 
 
 def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
@@ -129,7 +133,7 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
     attempt = 0
     while True:
         attempt += 1
-        state.check_open()  # the mark, the prober or the back-off took its time
+        state.check_open()  # the mark, the probe or the back-off took its time
         reply: Reply
         if call.transaction is not None:
             reply = yield from in_transaction(state, call, attempt)
@@ -151,8 +155,8 @@ def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
 def _find_out(state: RunState, call: StepCall, known: Step | None) -> Flow[None]:
     """The run is undone, and this step has no result: did a worker die in it, after its effect?
 
-    A prober answers that; without one the step stays in doubt, and the run is parked (`undoing`). A step
-    with a prober, or under ``hold``, that has no mark was not started. After the failure is recorded, the
+    A probe answers that; without one the step stays in doubt, and the run is parked (`compensation`). A step
+    with a probe, or under ``hold``, that has no mark was not started. After the failure is recorded, the
     same is true of every step: those in doubt were marked before.
     """
     name = call.name
@@ -170,7 +174,7 @@ def _find_out(state: RunState, call: StepCall, known: Step | None) -> Flow[None]
     reply: Reply = yield Invoke(state.step_claim(name), call.probe)
     if isinstance(reply, Raised):
         text = f"{type(reply.error).__qualname__}: {text_of(reply.error)}"
-        state.in_doubt[name] = call, f"its prober failed ({text})"
+        state.in_doubt[name] = call, f"its probe failed ({text})"
         return
     if reply.value is not None:
         (value,) = reply.value
@@ -198,7 +202,7 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
     """Did it happen? None: it did not, run it."""
     if call.probe is None:
         if not state.holds:
-            return None  # an earlier version of the code had a prober
+            return None  # an earlier version of the code had a probe
         if state.claim.cause is Cause.OPERATOR:  # released: it did not happen, so it may run
             yield from record(state, ask_of(state, call, StepState.STARTED))
             return None

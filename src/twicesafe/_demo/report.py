@@ -158,7 +158,7 @@ def _checkouts(saga: Saga) -> Text:
         undone,
         " because the goods were out of stock, ",
         wrong,
-        ". Each went on where it was; the books answered ",
+        ". Each continued where it stopped; the books answered ",
         f"{saga.repeats} repeated calls by their keys.",
     )
 

@@ -3,7 +3,7 @@
     charge (undo: refund)  →  reserve (undo: give back)  →  ship, which the shop refuses for some orders
 
 Orders are submitted, and completers in worker processes run them: ``python -m twicesafe._demo.saga``. A
-worker kills itself with SIGKILL where the plan says so, and the next one goes on. The bank knows keys: it
+worker kills itself with SIGKILL where the plan says so, and the next one continues. The bank knows keys: it
 keeps one entry per key, and every step and every undo sends its own (`current_key`).
 """
 

@@ -89,7 +89,7 @@ class Guard:
         if self.policy.signatures is None and receiver.policy.signatures is not None:
             self.policy = self.policy.replace(signatures=receiver.policy.signatures)
         _tell_unused(receiver.policy, self.policy)
-        self.rules = Rules(self.policy, receiver.scope)
+        self.rules = Rules(self.policy, receiver.scope, receiver.store.hidden_keys)
         self.admit = partial(admit, self.rules, self._claim)
         """Starts the flow of a request: ``admit(request, read)``."""
         self._claim_type = EdgeClaim if isinstance(receiver, Receiver) else AsyncEdgeClaim

@@ -6,6 +6,7 @@ breaks, and invisible characters such as bidi marks are shown as escapes.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from datetime import UTC, datetime
 from typing import Final
@@ -69,9 +70,13 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
+_HASHES: Final = re.compile(r"(hidden:[0-9a-f]{8})[0-9a-f]{24}\b", re.ASCII)
+
+
 def shortened(text: str, most: int) -> str:
-    """Escaped, and cut in the middle: both ends of a key help to recognize it."""
-    shown = visible(text)
+    """Escaped, and cut in the middle: both ends of a key help to recognize it. Hashes of hidden keys are
+    cut to eight digits."""
+    shown = _HASHES.sub(r"\1…", visible(text))
     if len(shown) <= most:
         return shown
     tail = (most - 1) // 3

@@ -59,7 +59,7 @@ class Front:
         self._app: App = layer
         if mcp is not None and mcp.tools:
             self._app = McpTools(layer, upstream, receiver, mcp, policy)
-        self._rules = Rules(policy, receiver.scope)
+        self._rules = Rules(policy, receiver.scope, receiver.store.hidden_keys)
         self._forwarding, self._metrics = forwarding, metrics
         self.finish = layer.finish
 

@@ -4,7 +4,7 @@
 
 Every other message passes unchanged. A protected call is sent to the server once. What the server streams
 before its answer (progress, requests to the client) reaches the client at once; the answer itself is
-recorded first. A client that disconnects does not stop the call: MCP says that this is no cancellation.
+recorded first. A client that disconnects does not stop the call: MCP says that this is not a cancellation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counters of a worker, and the Prometheus page that adds them up over all workers.
 
-The metrics are those of the table (`observers._table`). Counts are plain numbers by name and label, so
+The metrics are those of the table (`observers._metric_table`). Counts are plain numbers by name and label, so
 that workers can send them as JSON.
 """
 
@@ -19,7 +19,7 @@ from .. import events
 from .._values.keys import Key
 from ..observers._log import LogObserver
 from ..observers._metric import Metric
-from ..observers._table import METRICS, REFUSALS, metric
+from ..observers._metric_table import METRICS, REFUSALS, metric
 from ..observers._tally import Cell, Tally
 
 __all__ = ["Count", "Metrics", "added", "page"]

@@ -35,6 +35,7 @@ from .._core.http.forwarding import Forwarding
 from .._core.http.policy import HttpPolicy
 from .._core.http.sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
 from .._edges.listener import Listener
+from .._values.settings import shown
 from ..configuration import resolve
 from ..configuration._fields import Field, check_fields
 from ..configuration._kinds import TEXT, TEXTS, WRONG, Kind, Seconds, Url, choice
@@ -221,9 +222,11 @@ _CONVERT: Final[dict[str, Callable[[Any], Any]]] = {
 
 def _listed(name: str, value: object) -> Iterable[Any]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigurationError(f"{name}={value!r} is not valid: use a list, [{value!r}]")
+        raise ConfigurationError(
+            f"{name}={shown(value)} is not valid: use a list, [{shown(value)}]"
+        )
     if any(isinstance(one, list | dict) for one in value):
-        raise ConfigurationError(f"{name}={value!r} is not valid: use a list of plain values")
+        raise ConfigurationError(f"{name}={shown(value)} is not valid: use a list of plain values")
     return value
 
 

@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar, overload
 
+from .. import _forking
 from .._core.call import Call
 from .._core.commands import (
     AwaitFlight,
@@ -47,8 +48,8 @@ from .._values.breaker import Breaker
 from .._values.context import ActiveClaim, active
 from .._values.outcomes import Outcome
 from ..errors import LeaseLostError
-from . import shared_state as shared
 from .batch_jobs import ThreadJobs
+from .checked_store import CheckedStore
 from .flow_run import CLAIMS, RECORDING, FlowRun
 from .guarded_store import Guard, GuardedStore
 from .invocation import invoke
@@ -63,6 +64,8 @@ class BlockingRuntime(SharedState):
     """Runs flows on one store, for all threads."""
 
     def __init__(self, store: Any, **shared: Any) -> None:
+        if store.hidden_keys is not None:
+            store = CheckedStore(store)
         super().__init__(store, store.perform_many, **shared)
 
     def break_circuit(self, settings: Breaker, fallback: Any) -> Guard:
@@ -172,7 +175,7 @@ class BlockingFlowRun(FlowRun):
                 LeaseLostError("the claim expired before its handler started", key=claim.key)
             )
         reply = invoke(claim, run)
-        if claim.pid != shared.pid:
+        if claim.pid != _forking.pid:
             raise LeaseLostError(
                 "this process was forked in the handler; only the parent may end the claim",
                 key=claim.key,

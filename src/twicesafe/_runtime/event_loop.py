@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar, overload
 
+from .. import _forking
 from .._core.call import Call
 from .._core.commands import (
     AwaitFlight,
@@ -41,8 +42,8 @@ from .._values.breaker import Breaker
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
 from ..errors import LeaseLostError, TwicesafeError, UsageError
-from . import shared_state as shared
 from .batch_jobs import TaskJobs
+from .checked_store import AsyncCheckedStore
 from .flow_run import CLAIMS, RECORDING, FlowRun
 from .guarded_store import AsyncGuardedStore, Guard, GuardedStore
 from .invocation import invoke_async
@@ -68,6 +69,8 @@ class EventLoopRuntime(SharedState):
     """Runs flows on one store, for all tasks of all event loops."""
 
     def __init__(self, store: Any, **shared: Any) -> None:
+        if store.hidden_keys is not None:
+            store = AsyncCheckedStore(store)
         super().__init__(store, self._perform_blocking, **shared)
         self._blocking: Any = None
         self._warm: _Warm | None = None
@@ -289,7 +292,7 @@ class EventLoopFlowRun(FlowRun):
                 LeaseLostError("the claim expired before its handler started", key=claim.key)
             )
         reply = await invoke_async(claim, run, seconds)
-        if claim.pid != shared.pid:
+        if claim.pid != _forking.pid:
             raise LeaseLostError(
                 "this process was forked in the handler; only the parent may end the claim",
                 key=claim.key,

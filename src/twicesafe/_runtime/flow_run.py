@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from .. import _forking
 from .._core.call import Call
 from .._core.commands import AwaitFlight, EndFlight, JoinFlight, PerformMany
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
 from .._core.run_requests import FOREVER, FailRun, RecordStep, StartRun, Suspend
 from .._values.context import ActiveClaim
-from . import shared_state as shared
 from .single_flight import Flight, SingleFlight
 
 __all__ = ["CLAIMS", "RECORDING", "FlowRun"]
@@ -58,7 +58,7 @@ class FlowRun:
 
     def hold(self, claim: ActiveClaim, last: bool = True) -> None:
         """Renew the lease of this claim until the run ends. `last`: of those that were requested."""
-        claim.pid = shared.pid
+        claim.pid = _forking.pid
         if self._flight is not None:
             self._flights.mark_started(self._flight)
         self._claims.append(claim)
@@ -67,7 +67,7 @@ class FlowRun:
             self._asked = None  # an interrupt before this line releases all of them
 
     def hold_all(self, claims: Iterable[ActiveClaim | None]) -> None:
-        """`hold`, for a flow that goes on claiming: claims that are settled are dropped."""
+        """`hold`, for a flow that continues claiming: claims that are settled are dropped."""
         self._claims = [claim for claim in self._claims if not claim.settled]
         for claim in claims:
             if claim is not None:

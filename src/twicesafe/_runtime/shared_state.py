@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,20 +95,18 @@ class SharedState:
         cache = self.cache
         if cache is not None and flight is not None:
             cache.put(flight.id, answer)
+            if flight.outdated:  # looked at after the write, as `uncache` marks before it drops
+                cache.drop(flight.id)
+
+    def uncache(self, id: bytes) -> None:  # noqa: A002
+        """An operator changed this record, or may have: drop its answer, and that of a delivery which
+        had it from the store before."""
+        cache = self.cache
+        if cache is not None:
+            self.flights.outdate(id)
+            cache.drop(id)
 
     def _forget_all(self) -> None:
         """In a forked child: the claims and the waiting callers are the parent's."""
         self.flights.forget_all()
         self.keeper.forget_all()
-
-
-pid = os.getpid()
-"""This process. Read it as an attribute of the module: a fork changes it."""
-
-
-def _renew_pid() -> None:
-    global pid
-    pid = os.getpid()
-
-
-in_child(_renew_pid)

@@ -36,6 +36,8 @@ class Flight(msgspec.Struct, eq=False):
     delayed: bool = False
     """Another process works on the key; the leader waits for it."""
     ended: bool = False
+    outdated: bool = False
+    """An operator changed the record meanwhile: its answer is not for the cache."""
     answer: Claimed | None = None
     wakers: list[Callable[[], object]] | None = None
     askers: list[Callable[[], object]] | None = None
@@ -110,6 +112,12 @@ class SingleFlight:
                 waiting = [*(flight.wakers or ()), *(flight.askers or ())]
             for wake in waiting:
                 wake()
+
+    def outdate(self, id: bytes) -> None:  # noqa: A002
+        """The flight of this key, if there is one, may end with an answer that no longer holds."""
+        flight = self._table.get(id)
+        if flight is not None:
+            flight.outdated = True
 
     def forget_all(self) -> None:
         """After a fork: the leaders were threads of the parent."""

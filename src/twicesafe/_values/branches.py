@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
+
+from .. import _forking
 
 __all__ = ["branch"]
 
@@ -16,4 +17,4 @@ def branch() -> tuple[int, int, int]:
     if asyncio is not None:
         with contextlib.suppress(RuntimeError):  # no loop runs in this thread
             task = asyncio.current_task()
-    return os.getpid(), threading.get_ident(), 0 if task is None else id(task)
+    return _forking.pid, threading.get_ident(), 0 if task is None else id(task)

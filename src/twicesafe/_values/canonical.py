@@ -11,7 +11,7 @@ What is the same, and what is not:
   that is absent all differ; so do a list and a tuple, and NFC and NFD text.
 - Decimals compare by their text: ``1.0`` is not ``1.00``.
 - Zoned datetimes are instants: 12:00+00:00 is 13:00+01:00. A naive one equals no zoned one. A
-  ``time`` has no date, so it is no instant: it compares by its text and its zone.
+  ``time`` has no date, so it is not an instant: it compares by its text and its zone.
 - ``0.0`` is ``-0.0``. NaN equals nothing, itself included, so it is refused.
 - A set is a frozenset; bytes, bytearray and memoryview are one; a dict has no order. A subclass
   of a builtin counts as the builtin.

@@ -138,7 +138,8 @@ class Key(_Fields):
     def derive(self, step: str) -> Key:
         """The key for one step of this operation: the same on every retry, different per step."""
         digest = hashlib.sha256(b"twicesafe.derive.1\0" + self.id + _prefixed(step, "step"))
-        return Key("step:" + digest.hexdigest(), self.scope, absolute=self.absolute)
+        text = "step:" + digest.hexdigest()
+        return as_key(text, self.scope) if self.absolute else Key(text, self.scope)
 
     # -- a value like any other ---------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import re
 from typing import Final, TypeAlias
 
 from ..errors import ConfigurationError
-from .settings import expect
+from .settings import expect, shown
 
 __all__ = ["Rate", "Share", "Size", "per_second", "share", "size"]
 
@@ -77,7 +77,7 @@ def size(value: object, name: str = "size") -> float:
 def _number(value: object, name: str, what: str) -> float:
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not plain or not math.isfinite(value):  # type: ignore[arg-type]
-        raise ConfigurationError(f"{name} must be {what}, not {value!r}")
+        raise ConfigurationError(f"{name} must be {what}, not {shown(value)}")
     found = float(value)  # type: ignore[arg-type]
     expect(found >= 0, name, value, f"use {what}, 0 or more")
     return found

@@ -13,13 +13,22 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final, TypeAlias
 
 from ..errors import ConfigurationError
 
-__all__ = ["DURATION_PATTERN", "Duration", "expect", "refuse_unknown", "seconds", "suggestion"]
+__all__ = [
+    "DURATION_PATTERN",
+    "Duration",
+    "expect",
+    "refuse_unknown",
+    "seconds",
+    "shown",
+    "suggestion",
+]
 
 Duration: TypeAlias = float | int | timedelta | str
 
@@ -41,10 +50,22 @@ _LONGER: Final = {
 _LONGEST_TEXT: Final = 40
 
 
+_shown: Final = reprlib.Repr()
+_shown.maxlevel = 2
+_shown.maxlist = _shown.maxtuple = _shown.maxdict = _shown.maxset = _shown.maxfrozenset = 6
+_shown.maxstring = _shown.maxother = _shown.maxlong = 200
+
+
+def shown(value: object) -> str:
+    """A wrong value, for an error. A YAML file of a few lines can hold a list of millions of references to
+    one list: its whole text would take minutes."""
+    return _shown.repr(value)
+
+
 def expect(holds: object, name: str, value: object, remedy: str) -> None:
     """A `ConfigurationError` that names the setting and the fix, unless this holds."""
     if not holds:
-        raise ConfigurationError(f"{name}={value!r} is not valid: {remedy}")
+        raise ConfigurationError(f"{name}={shown(value)} is not valid: {remedy}")
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
@@ -77,7 +98,7 @@ def seconds(value: object, name: str = "duration") -> float:
         value = _read(value, name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise ConfigurationError(
-            f"{name} must be seconds, a timedelta or text like '90s', not {value!r}"
+            f"{name} must be seconds, a timedelta or text like '90s', not {shown(value)}"
         )
     expect(abs(value) <= _CENTURY, name, given, "use at most 100 years")
     return float(value)

@@ -23,7 +23,7 @@ class StepState(enum.StrEnum):
     DONE = "done"
     """Its result is recorded, and is the answer on every resume."""
     STARTED = "started"
-    """It began and has no result: only steps with a prober, or under ``takeover="hold"``, record this."""
+    """It began and has no result: only steps with a probe, or under ``takeover="hold"``, record this."""
     WAITING = "waiting"
     """It sleeps, or waits for a signal."""
 

@@ -114,6 +114,7 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
             scope=(*self._scope, *place, LANES),
             policy=Policy(max_attempts=1, in_flight="reject", encryption=self.policy.encryption),
         )
+        self._lane_receiver._hidden = None  # the names of parked lanes are read back
         self._start_receiver = claims.options(
             scope=(*self._scope, STARTS),
             policy=self.policy.replace(

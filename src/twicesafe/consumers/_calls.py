@@ -19,7 +19,7 @@ from .._core.handler_kind import refuse_async, refuse_generator
 from .._core.handler_profile import HandlerProfile, profile_of
 from .._core.outbox_requests import Message as Outgoing
 from .._core.resolved_policy import ResolvedPolicy
-from .._values.keys import Key, KeyLike, as_key
+from .._values.keys import Key, KeyLike
 from .._values.policy import Policy
 from .._values.signed_key import SIGNATURE_HEADER, require_signature
 from ..errors import UsageError
@@ -170,7 +170,7 @@ class MessageCalls:
         check = self.policy.signatures
         if check is not None:
             require_signature(check, given, message.headers.get(_SIGNATURE, ""))
-        return as_key(given, scope)
+        return self._home._full_key(given, scope)  # type: ignore[no-any-return]
 
     def _dead_call(self, message: Message, error: Exception) -> Call:
         """Publish a message to the dead letters: once per position, where the broker has one.
@@ -180,13 +180,11 @@ class MessageCalls:
         published again unless its offset is committed.
         """
         receiver = self._dead_receiver
-        scope = receiver.key("-").scope
-        key = (
-            Key.natural(message.position, message.id or "", body_of(message).hex(), scope=scope)
+        full = receiver.key(
+            Key.natural(message.position, message.id or "", body_of(message).hex())
             if message.position and self._publishing is None
-            else Key.random(scope=scope)
+            else Key.random()
         )
-        full = receiver.key(Key(key.value, key.scope, absolute=True))
         run = self._dead_publication(message, error)
         call: Call = receiver._call(full, run, profile_of(run), (), {})
         call.decide = decide(default_recovery, message, receiver._resolved)
@@ -196,7 +194,7 @@ class MessageCalls:
         """Park the lane, if order matters, and publish."""
         raise NotImplementedError
 
-    def _dead_letter_of(self, message: Message, error: Exception) -> Outgoing:
+    def _dead_letter_of(self, message: Message, error: Exception, brief: bool = False) -> Outgoing:
         try:
             key: Key | None = self._key_of(message)
         except Exception:
@@ -214,6 +212,7 @@ class MessageCalls:
             consumer=source.name,
             origin=source.origin(message.topic),
             place=source.place,
+            brief=brief,
         )
 
     @property

@@ -33,6 +33,7 @@ from ..inbox._edge_delivery import deliver, deliver_async, look_up, look_up_asyn
 from ..receiver import AsyncReceiver, Receiver
 from ._base import ConsumerBase
 from ._calls import parking, parking_async
+from ._dead_letters import is_refused
 from ._signals import heeding
 
 __all__ = ["AsyncConsumer", "Consumer"]
@@ -116,6 +117,9 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
                     self._publishing.bury(message, error)
                     return
                 refusal = self._dead.publish([self._dead_letter_of(message, error)])[0]
+                if is_refused(refusal):  # it may be too large with all its headers
+                    brief = self._dead_letter_of(message, error, brief=True)
+                    refusal = self._dead.publish([brief])[0]
             if refusal is not None:
                 raise refusal
 
@@ -207,9 +211,12 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
                 if self._publishing is not None:
                     self._publishing.bury(message, error)
                     return
-                refusals = await self._dead.publish([self._dead_letter_of(message, error)])
-            if refusals[0] is not None:
-                raise refusals[0]
+                (refusal,) = await self._dead.publish([self._dead_letter_of(message, error)])
+                if is_refused(refusal):
+                    brief = self._dead_letter_of(message, error, brief=True)
+                    (refusal,) = await self._dead.publish([brief])
+            if refusal is not None:
+                raise refusal
 
         return publish
 
@@ -221,7 +228,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
 
 def _contained(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Turn a cancellation that comes from inside the handler into its failure: it awaited something that
-    was cancelled. The consumer goes on."""
+    was cancelled. The consumer continues."""
 
     @functools.wraps(handler)
     async def handle(*given: Any) -> Any:

@@ -11,6 +11,9 @@ It keeps its id, so a replay runs under the same key. The headers:
     twicesafe-dead-key        its full key: a JSON list of the scope's parts and the value
     twicesafe-dead-lane       the key that parks its lane, if order matters
     twicesafe-dead-starts     the key that counts its starts, in transaction mode
+
+They make it larger than the message was. If the broker refuses it, a *brief* one follows: the headers that a
+replay needs, and the beginning of the reason.
 """
 
 from __future__ import annotations
@@ -23,17 +26,23 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from .._core.consuming.message import KEY_HEADER, Message
 from .._core.http.key_field import field_of
 from .._core.outbox_requests import Message as Outgoing
-from .._core.publisher import Publisher
+from .._core.publisher import NOT_TRIED, Answer, NotNow, Publisher
 from .._values.keys import Key, uuid7
-from ..errors import text_of
+from ..errors import BrokerUnavailableError, text_of
 from ..outbox.publishers import open_publisher
 
-__all__ = ["PREFIX", "DeadLetterSetting", "dead_message", "destination"]
+__all__ = ["PREFIX", "DeadLetterSetting", "dead_message", "destination", "is_refused"]
 
 PREFIX: Final = "twicesafe-dead-"
 
 LONGEST: Final = 3000
 """Characters of a header: more than a key needs, with every character escaped."""
+
+BRIEF: Final = 80
+"""Characters of the reason in a brief dead letter."""
+
+_OPTIONAL: Final = ("error", "position", "consumer")
+"""Headers that a brief dead letter does without: a replay does not read them."""
 
 DeadLetterSetting: TypeAlias = str | Publisher | Callable[[Message, Exception], Any] | None
 """A publisher or its URL (``topic=`` names the topic), or a function of the message and its error."""
@@ -62,6 +71,7 @@ def dead_message(
     consumer: str,
     origin: str,
     place: str,
+    brief: bool,
 ) -> Outgoing:
     """The message to publish under this topic."""
     cause = error.__cause__
@@ -76,6 +86,9 @@ def dead_message(
         "lane": _parts(lane),
         "starts": _parts(starts),
     }
+    if brief:
+        given["reason"] = given["reason"][:BRIEF]
+        given |= dict.fromkeys(_OPTIONAL, "")
     headers = dict(message.headers)
     headers.update({PREFIX + name: _line(text) for name, text in given.items() if text})
     id_ = message.id
@@ -83,6 +96,12 @@ def dead_message(
         id_ = key.value
         headers.setdefault(KEY_HEADER, field_of(id_))
     return Outgoing(id_ or uuid7(), topic, message.body, message.key, headers)
+
+
+def is_refused(answer: Answer) -> bool:
+    """Whether the broker will not take this message as it is, whenever it is tried."""
+    waits = (BrokerUnavailableError, NotNow, type(NOT_TRIED))
+    return answer is not None and not isinstance(answer, waits)
 
 
 def _parts(key: Key | None) -> str:

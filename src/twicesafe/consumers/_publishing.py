@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .._core.consuming.message import Message, body_of
 from .._core.consuming.recovery import DeadLetter
-from .._core.consuming.source import Publication, PublishingSource
+from .._core.consuming.source import DeadLetterOf, Publication, PublishingSource
 from .._core.outbox_requests import Message as Outgoing
 from .._values.keys import Key
 from .._values.outcomes import Outcome
@@ -68,7 +68,7 @@ class Publishing:
     """The deliveries of a consumer in Kafka transaction mode."""
 
     def __init__(
-        self, source: PublishingSource, dead_letter: Callable[[Message, Exception], Outgoing]
+        self, source: PublishingSource, dead_letter: Callable[[Message, Exception, bool], Outgoing]
     ) -> None:
         self._source, self._dead_letter = source, dead_letter
         self._attempts: dict[str, int] = {}
@@ -123,8 +123,16 @@ class Publishing:
     def bury(self, message: Message, error: Exception) -> None:
         """Publish a dead letter in the transaction that commits the message."""
         self._attempts.pop(message.position, None)
-        dead = self._dead_letter(message, error)
-        self._source.keep(Publication(message, [dead], lambda _: dead))
+        dead = self._dead_letter(message, error, False)
+        self._source.keep(Publication(message, [dead], self._dead(message, error)))
+
+    def _dead(self, message: Message, why: Exception | None = None) -> DeadLetterOf:
+        """`why`: it is dead already, for this reason."""
+
+        def dead(error: Exception, brief: bool) -> Outgoing:
+            return self._dead_letter(message, why or error, brief)
+
+        return dead
 
     def _known(self, key: Key, message: Message) -> Outcome[Any] | None:
         fingerprint = self._source.begin(message, _identity(key))
@@ -140,10 +148,7 @@ class Publishing:
         self, key: Key, message: Message, transaction: KafkaTransaction, value: Any
     ) -> Outcome[Any]:
         attempt = self._attempts.pop(message.position, 0) + 1
-
-        def dead(error: Exception) -> Outgoing:
-            return self._dead_letter(message, error)
-
+        dead = self._dead(message)
         self._source.keep(
             Publication(message, transaction._end(), dead, _identity(key), body_of(message))
         )

@@ -27,6 +27,7 @@ from .._core.commands import Flow
 from .._core.consuming.message import Received
 from .._core.consuming.source import Source
 from .._runtime.adapting import for_threads
+from .._values.keys import Key
 from .._values.records import State
 from ..errors import UsageError
 from ..receiver import Receiver
@@ -49,7 +50,8 @@ class Replayed(msgspec.Struct):
 
     replayed: int = 0
     held: list[str] = []
-    """Letters that were left, because the outcome of their key is unknown: resolve it first."""
+    """Letters that were left, because the outcome of their key is unknown: resolve it first. If order matters,
+    also the later letters of the same key."""
 
 
 class Discarded(msgspec.Struct):
@@ -102,6 +104,10 @@ class DeadLetters:
         publishers: dict[object, Any] = {}
         replayed: set[str] = set()
         """On earlier pages. What comes again has died again, and stays."""
+        lanes: set[Key] = set()
+        """Released. One that is parked again has another dead letter: the lane's later ones wait behind it."""
+        waiting: set[Key | None] = set()
+        """Lanes with a letter that was left."""
         try:
             with self._holding() as held:
                 for page in self._pages(held, limit):
@@ -111,8 +117,11 @@ class DeadLetters:
                         left = letter.id in replayed or (chosen is not None and not chosen(letter))
                         if left:
                             continue
-                        if not _released(receiver, run, letter, by, why):
+                        if letter.lane in waiting or not _released(
+                            receiver, run, letter, lanes, by, why
+                        ):
                             done.held.append(letter.id)
+                            waiting |= {letter.lane} - {None}
                             continue
                         url = to or self.source.replay_url(letter.place)
                         if url not in publishers:
@@ -140,7 +149,7 @@ class DeadLetters:
         limit: int = 1_000_000,
         run: Run | None = None,
     ) -> Discarded:
-        """Remove the chosen letters for good; their keys stay parked, so a repeat does not run.
+        """Delete the chosen letters; their keys stay parked, so a repeat does not run.
 
         ``receiver`` and ``run``: as for `replay`. Who and why are written first: a letter that is gone has its entry.
         """
@@ -202,9 +211,12 @@ class DeadLetters:
             held.extend(some)
 
 
-def _released(receiver: Receiver, run: Run, letter: Letter, by: str, why: str) -> bool:
+def _released(
+    receiver: Receiver, run: Run, letter: Letter, lanes: set[Key], by: str, why: str
+) -> bool:
     """Let the key's next delivery run. False: its outcome is unknown, so it must not run yet."""
-    found = [key for key in (letter.key, letter.starts, letter.lane) if key is not None]
+    lane = None if letter.lane in lanes else letter.lane
+    found = [key for key in (letter.key, letter.starts, lane) if key is not None]
     records = [run(operations.read(key)) for key in found]
     if any(record is not None and record.state is State.HELD for record in records):
         return False
@@ -213,6 +225,8 @@ def _released(receiver: Receiver, run: Run, letter: Letter, by: str, why: str) -
             # Only as it was read: another operator may have released it, and a worker may run it.
             with contextlib.suppress(UsageError):
                 run(receiver._release(key, by, why, False, record.fence))
+    if lane is not None:
+        lanes.add(lane)
     return True
 
 

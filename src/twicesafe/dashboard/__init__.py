@@ -13,8 +13,8 @@ elsewhere. It needs Starlette and Jinja2: ``pip install "twicesafe[dashboard]"``
 
     _overview, _pages, _timeline, _filters     what a page shows: pure
     _charts, _templates, templates, static     how it looks
-    _asking, _acts                             what is asked of the receiver, and done
-    _access, _shield, _login                   who may: levels, Host, headers, form tokens, the token login
+    _backend, _actions, _bulk_actions          what the pages read from the receiver, and what operators do
+    _access, _security, _login                 who may: levels, Host, headers, form tokens, the token login
     _app, _serving                             routes, and uvicorn
 """
 

@@ -1,6 +1,6 @@
 """The dashboard as an ASGI application: its routes, and what each page asks for.
 
-Every request goes through the `Shield` (Host, headers), then `Visits` resolves access, then its page is made. A
+Every request goes through the `SecurityMiddleware` (Host, headers), then `Visits` resolves access, then its page is made. A
 page that changes something is a POST with the token of its form; its answer says what really happened.
 """
 
@@ -22,9 +22,9 @@ from .._edges.readable import visible
 from ..errors import ConfigurationError, UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ._access import ResolveAccess
-from ._acts import ACTS, Result, on_one
-from ._acts_on_all import AT_ONCE, dry_run, on_all
-from ._asking import Asking
+from ._actions import ACTS, Result, on_one
+from ._backend import Backend
+from ._bulk_actions import AT_ONCE, dry_run, on_all
 from ._forms import BadFormError, signed
 from ._letters import LETTER_ACTS, Choice, LetterAct, act_on_letters, look
 from ._lists import audit_rows, depth_facts, lane_rows, letter_rows
@@ -32,8 +32,8 @@ from ._login import SESSION_COOKIE
 from ._overview import overview
 from ._pages import When, key_page, key_row, keys_page
 from ._running import consumer_rows, relay_facts, relay_rows
+from ._security import LOOPBACK, SecurityMiddleware
 from ._settings import checked_consumers
-from ._shield import LOOPBACK, Shield
 from ._visits import Visit, Visits
 
 __all__ = ["Dashboard", "dashboard"]
@@ -72,8 +72,8 @@ def dashboard(
             "resolve_access must be a function of the request that returns 'all', 'read-only' or 'forbidden'"
         )
     urls = checked_consumers(consumers)
-    asking = Asking(receiver, thresholds or Thresholds(), dead_letters, consumers=urls)
-    return Shield(Dashboard(asking, resolve_access).app(), hosts)
+    backend = Backend(receiver, thresholds or Thresholds(), dead_letters, consumers=urls)
+    return SecurityMiddleware(Dashboard(backend, resolve_access).app(), hosts)
 
 
 class Dashboard(Visits):
@@ -110,7 +110,7 @@ class Dashboard(Visits):
 
     async def _overview(self, visit: Visit) -> Response:
         live = visit.request.query_params.get("live") == "yes"
-        page = overview(await self._asking.look())
+        page = overview(await self._backend.look())
         trouble = [(When.of(row.at, visit.now), row) for row in page.trouble or ()]
         response = self._html(visit, "overview", page=page, live=live, trouble=trouble)
         if live:
@@ -122,25 +122,25 @@ class Dashboard(Visits):
         if filters.problem:
             page = keys_page(filters, [], "", visit.access, visit.now)
             return self._html(visit, "keys", page=page, status=400)
-        asking = self._asking
-        records, following = await asking.page(filters, PAGE, after)
+        backend = self._backend
+        records, following = await backend.page(filters, PAGE, after)
         page = keys_page(
             filters,
             records,
             following,
             visit.access,
             visit.now,
-            stats=await asking.stats(),
-            matched=await asking.count(filters, UP_TO),
+            stats=await backend.stats(),
+            matched=await backend.count(filters, UP_TO),
             matched_up_to=UP_TO,
             is_first=not after,
         )
         return self._html(visit, "keys", page=page)
 
     async def _key(self, visit: Visit) -> Response:
-        record = await self._asking.with_steps(await self._record(visit))
-        audit = await self._asking.audit(record)
-        page = key_page(record, audit, self._asking.trouble, visit.access, visit.now)
+        record = await self._backend.with_steps(await self._record(visit))
+        audit = await self._backend.audit(record)
+        page = key_page(record, audit, self._backend.trouble, visit.access, visit.now)
         return self._html(visit, "key", page=page)
 
     async def _record(self, visit: Visit) -> Any:
@@ -149,14 +149,14 @@ class Dashboard(Visits):
             id_ = bytes.fromhex(digits)
         except ValueError:
             id_ = b""
-        record = await self._asking.record(id_) if len(id_) in (16, 32) else None
+        record = await self._backend.record(id_) if len(id_) in (16, 32) else None
         if record is None:
             raise UsageError("there is no record of this key; it may have been swept")
         return record
 
     async def _outbox(self, visit: Visit) -> Response:
-        depth = await self._asking.depth()
-        lanes = await self._asking.lanes() if depth is not None else []
+        depth = await self._backend.depth()
+        lanes = await self._backend.lanes() if depth is not None else []
         return self._html(
             visit,
             "outbox",
@@ -165,8 +165,8 @@ class Dashboard(Visits):
         )
 
     async def _running(self, visit: Visit) -> Response:
-        relays, depth = await self._asking.relays(), await self._asking.depth()
-        asked = await self._asking.consumers()
+        relays, depth = await self._backend.relays(), await self._backend.depth()
+        asked = await self._backend.consumers()
         return self._html(
             visit,
             "running",
@@ -176,15 +176,15 @@ class Dashboard(Visits):
         )
 
     async def _letters(self, visit: Visit) -> Response:
-        if self._asking.letters_url is None:
+        if self._backend.letters_url is None:
             return self._html(visit, "letters", letters=None, choice=Choice())
         choice = Choice.read(visit.fields)
-        found = list(filter(choice.which, await self._asking.letters()))
+        found = list(filter(choice.which, await self._backend.letters()))
         rows = letter_rows(found, visit.access)
         return self._html(visit, "letters", letters=rows, choice=choice, acts=LETTER_ACTS.values())
 
     async def _audit(self, visit: Visit) -> Response:
-        entries = await self._asking.audit_log(AUDITED)
+        entries = await self._backend.audit_log(AUDITED)
         rows = audit_rows(entries, visit.access, visit.now)
         return self._html(visit, "audit", rows=rows, most=AUDITED)
 
@@ -203,7 +203,7 @@ class Dashboard(Visits):
             raise HTTPException(404)
         record = await self._record(visit)
         who = signed(visit.form, visit.access.user)
-        result = await on_one(self._asking, act, record, who, visit.form)
+        result = await on_one(self._backend, act, record, who, visit.form)
         back = f"keys/{(result.record or record).id.hex()}"
         return self._result(visit, result, back, "Back to the key")
 
@@ -213,8 +213,8 @@ class Dashboard(Visits):
             raise HTTPException(404)
         if filters.problem:
             raise BadFormError(filters.problem)
-        plan = await dry_run(self._asking, act, filters)
-        sample, _ = await self._asking.page(plan.targets, 5) if plan.would else ([], "")
+        plan = await dry_run(self._backend, act, filters)
+        sample, _ = await self._backend.page(plan.targets, 5) if plan.would else ([], "")
         return self._html(
             visit,
             "dry_run",
@@ -230,18 +230,18 @@ class Dashboard(Visits):
         if filters.problem:
             raise BadFormError(filters.problem)
         who = signed(visit.form, visit.access.user)
-        result = await on_all(self._asking, act, filters, who, visit.form)
+        result = await on_all(self._backend, act, filters, who, visit.form)
         return self._result(visit, result, f"keys{filters.url()}", "Back to the keys")
 
     def _letter_act(self, visit: Visit) -> LetterAct:
         act = LETTER_ACTS.get(visit.request.path_params["act"])
-        if act is None or self._asking.letters_url is None:
+        if act is None or self._backend.letters_url is None:
             raise HTTPException(404)
         return act
 
     async def _letters_dry_run(self, visit: Visit) -> Response:
         act, choice = self._letter_act(visit), Choice.read(visit.fields)
-        found, is_cut = await look(self._asking, choice)
+        found, is_cut = await look(self._backend, choice)
         rows = letter_rows(found[:5], visit.access)
         shown: dict[str, Any] = {"act": act, "choice": choice, "count": len(found)}
         return self._html(visit, "letters_dry_run", rows=rows, is_cut=is_cut, **shown)
@@ -249,7 +249,7 @@ class Dashboard(Visits):
     async def _act_on_letters(self, visit: Visit) -> Response:
         act, choice = self._letter_act(visit), Choice.read(visit.fields)
         who = signed(visit.form, visit.access.user)
-        result = await act_on_letters(self._asking, act, choice, who, visit.form)
+        result = await act_on_letters(self._backend, act, choice, who, visit.form)
         return self._result(visit, result, "dead-letters", "Back to the dead letters")
 
     async def _unpark(self, visit: Visit) -> Response:
@@ -257,7 +257,7 @@ class Dashboard(Visits):
         if act not in ("retry", "skip"):
             raise HTTPException(404)
         who = signed(visit.form, visit.access.user)
-        done = await self._asking.unpark(lane, act == "skip", who.by, who.why)
+        done = await self._backend.unpark(lane, act == "skip", who.by, who.why)
         if done:
             _log.info("%s %s lane %s: %s", visible(who.by), act, lane[:32], visible(who.why))
             kept = (

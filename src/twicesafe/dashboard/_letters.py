@@ -17,8 +17,8 @@ from .._core.commands import Flow
 from .._edges.readable import counted, visible
 from ..consumers import DeadLetters, Letter
 from ..consumers._letters import Which
-from ._acts import Result
-from ._asking import Asking
+from ._actions import Result
+from ._backend import Backend
 from ._forms import Signed, number
 
 __all__ = ["LETTER_ACTS", "Choice", "LetterAct", "act_on_letters", "look"]
@@ -48,7 +48,7 @@ LETTER_ACTS: Final = {
         LetterAct(
             name="discard",
             title="Discard",
-            meaning="Remove it for good. Its key stays parked, so a repeat does not run.",
+            meaning="Delete it. Its key stays parked, so a repeat does not run.",
         ),
     )
 }
@@ -90,20 +90,20 @@ class Choice:
         return ", ".join(filter(None, found)) or "every letter"
 
 
-async def look(asking: Asking, choice: Choice) -> tuple[list[Letter], bool]:
+async def look(backend: Backend, choice: Choice) -> tuple[list[Letter], bool]:
     """The letters that are chosen, and whether there may be more of them than were read."""
-    found = await asking.letters(MOST)
+    found = await backend.letters(MOST)
     return list(filter(choice.which, found)), len(found) >= MOST
 
 
 async def act_on_letters(
-    asking: Asking, act: LetterAct, choice: Choice, who: Signed, form: Mapping[str, str]
+    backend: Backend, act: LetterAct, choice: Choice, who: Signed, form: Mapping[str, str]
 ) -> Result:
-    url, loop = asking.letters_url, asyncio.get_running_loop()
+    url, loop = backend.letters_url, asyncio.get_running_loop()
     assert url is not None
 
     def run(flow: Flow[Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(asking.act(flow), loop).result()
+        return asyncio.run_coroutine_threadsafe(backend.act(flow), loop).result()
 
     def work() -> Result:
         with DeadLetters.open(url) as dead:
@@ -114,12 +114,12 @@ async def act_on_letters(
             given: dict[str, Any] = {"by": who.by, "why": who.why, "limit": MOST, "run": run}
             given["chosen"] = lambda one: one.digits in digits
             if act.name == "replay":
-                done = dead.replay(asking.receiver, **given)
+                done = dead.replay(backend.receiver, **given)
                 return _replayed(len(chosen), done.replayed, len(done.held))
-            gone = dead.discard(asking.receiver, **given)
+            gone = dead.discard(backend.receiver, **given)
             return _discarded(gone.discarded, len(gone.unaudited))
 
-    result = await asking.alone(work)
+    result = await backend.alone(work)
     _log.info(
         "%s %s dead letters (%s): %s: %s",
         *(visible(who.by), act.name, choice.words(), result.title, visible(who.why)),

@@ -17,7 +17,7 @@ from typing import Final
 from .._values.clocks import WorkerClock, since_boot
 from ..errors import ConfigurationError
 from ._access import FORBIDDEN, Access
-from ._shield import new_token
+from ._security import new_token
 
 __all__ = ["SESSION_COOKIE", "Login", "Throttle", "check_token"]
 

@@ -23,9 +23,9 @@ from ..observers._history import Ages
 from ..planning import Measured, measured_from
 from ..planning._charts import as_percent, spoken_duration
 from ._charts import Figure
-from ._figures import ages, deliveries, new_keys, shares
 from ._filters import Filters
 from ._metrics import ServiceMetrics
+from ._overview_charts import ages, deliveries, new_keys, shares
 from ._timeline import key_of, trouble_entry
 
 __all__ = ["Look", "Overview", "Seen", "overview"]

@@ -19,7 +19,7 @@ from .._values.steps import StepRecord, StepState
 from ..observers._activity import Trouble
 from ..planning._charts import spoken_duration
 from ._access import Access
-from ._acts import ACTS, Act
+from ._actions import ACTS, Act
 from ._filters import AGES, RERUNS, Filters
 from ._timeline import CAUSES, Entry, timeline
 
@@ -284,7 +284,7 @@ def key_page(
 
 _RESUME: Final = replace(
     ACTS["release"],
-    meaning="The run goes on where it was: its recorded steps are kept, also while it is being undone.",
+    meaning="The run continues where it stopped: its recorded steps are kept, also while it is being undone.",
 )
 
 

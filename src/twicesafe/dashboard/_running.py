@@ -13,7 +13,7 @@ from .._core.consuming.source import Member, Standing
 from .._core.outbox_requests import Depth, Relays, RelayStanding
 from .._edges.readable import counted, shortened, visible
 from ..planning._charts import spoken_duration
-from ._asking import Asked
+from ._backend import ConsumerStatus
 from ._pages import When
 
 __all__ = ["ConsumerRow", "RelayRow", "consumer_rows", "relay_facts", "relay_rows"]
@@ -39,7 +39,7 @@ def relay_rows(found: Relays, now: datetime) -> tuple[RelayRow, ...]:
 
 
 def _relay(one: RelayStanding, now: datetime) -> RelayRow:
-    alive = "asleep" if one.is_asleep else "awake"
+    alive = "idle" if one.is_idle else "active"
     return RelayRow(
         id=one.id[:8],
         kind="completed" if one.is_alive else "held",
@@ -72,7 +72,7 @@ class ConsumerRow:
     """Name, last seen, messages that it has."""
 
 
-def consumer_rows(asked: tuple[Asked, ...]) -> tuple[ConsumerRow, ...]:
+def consumer_rows(asked: tuple[ConsumerStatus, ...]) -> tuple[ConsumerRow, ...]:
     return tuple(
         ConsumerRow(
             name=shortened(one.name, 60),
@@ -89,7 +89,7 @@ def _facts(found: Standing) -> tuple[tuple[str, str], ...]:
     active = found.active if found.active is not None else _last_seen(found)
     return (
         ("Waiting", _number(found.waiting)),
-        ("In hand", _number(found.unsettled)),
+        ("Unacknowledged", _number(found.unsettled)),
         ("Processes", _number(found.count)),
         ("Last seen", NOT_SAID if active is None else f"{spoken_duration(active)} ago"),
     )

@@ -22,11 +22,11 @@ from ..errors import ConfigurationError
 from ..receiver import Receiver
 from ._access import FORBIDDEN, Access
 from ._app import Dashboard
-from ._asking import Asking
+from ._backend import Backend
 from ._login import SESSION_COOKIE, Login
 from ._metrics import ServiceMetrics
+from ._security import SecurityMiddleware
 from ._settings import DashboardSettings, is_loopback
-from ._shield import Shield
 
 __all__ = ["application", "serve"]
 
@@ -39,12 +39,12 @@ def application(
     settings: DashboardSettings,
     login: Login | None,
     metrics: ServiceMetrics | None = None,
-) -> Shield:
-    asking = Asking(
+) -> SecurityMiddleware:
+    backend = Backend(
         receiver, Thresholds(), settings.dead_letters or None, metrics, settings.consumers
     )
     resolve = _by_session(login) if login is not None else _by_address(settings)
-    return Shield(Dashboard(asking, resolve, login).app(), settings.names)
+    return SecurityMiddleware(Dashboard(backend, resolve, login).app(), settings.names)
 
 
 def serve(

@@ -19,7 +19,7 @@ from ..stores._urls import target_of
 from ._access import Access
 from ._login import Login, check_token
 from ._metrics import check_metrics_url
-from ._shield import LOOPBACK, checked_hosts
+from ._security import LOOPBACK, checked_hosts
 
 __all__ = ["DASHBOARD_SECTION", "DashboardSettings"]
 

@@ -105,7 +105,7 @@ def _last_change(record: Record) -> Entry | None:
             size = "no result" if record.result_bytes is None else f"{record.result_bytes:,} bytes"
             return Entry(record.changed_at, "done", "Answer recorded", f"{run}, {size}")
         case State.FAILED:
-            return Entry(record.changed_at, "trouble", f"Failed for good: {error}", run)
+            return Entry(record.changed_at, "trouble", f"Failed permanently: {error}", run)
         case State.RELEASED:
             title = f"Attempt {record.attempt} failed: {error}" if error else "Released"
             return Entry(record.changed_at, "trouble" if error else "start", title, run)
@@ -131,7 +131,7 @@ def _future(record: Record, now: datetime) -> list[Entry]:
         found.append(Entry(record.lease_until, "trouble" if late else "future", title))
     if record.not_before is not None:
         title = (
-            "Its sleep or its wait ends: it goes on"
+            "Its sleep or its wait ends: it continues"
             if record.state is State.SUSPENDED
             else "Back-off ends: the next delivery may run"
         )

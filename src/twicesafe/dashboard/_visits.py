@@ -1,7 +1,7 @@
 """A visit: one request, from access to response, the same for every page.
 
 access     resolved first; without it there is no page, and without "all" no act
-forms      a POST is read only if it is a plain form of the dashboard: see `_shield.refusal`
+forms      a POST is read only if it is a plain form of the dashboard: see `_security.refusal`
 errors     of the library become pages that say what happened; they never show a key
 """
 
@@ -22,11 +22,11 @@ from .. import __version__
 from .._edges.readable import visible
 from ..errors import StoreError, TwicesafeError, UsageError
 from ._access import FORBIDDEN, Access, ResolveAccess, checked
-from ._asking import Asking
+from ._backend import Backend
 from ._filters import Filters
 from ._forms import BadFormError
 from ._login import Login
-from ._shield import FORM_COOKIE, new_token, refusal
+from ._security import FORM_COOKIE, new_token, refusal
 from ._templates import render
 
 __all__ = ["Page", "Visit", "Visits"]
@@ -63,9 +63,9 @@ class Visits:
     """What every request goes through."""
 
     def __init__(
-        self, asking: Asking, resolve_access: ResolveAccess, login: Login | None = None
+        self, backend: Backend, resolve_access: ResolveAccess, login: Login | None = None
     ) -> None:
-        self._asking, self._resolve, self._login = asking, resolve_access, login
+        self._backend, self._resolve, self._login = backend, resolve_access, login
 
     def _page(self, page: Page, *, acts: bool = False, public: bool = False) -> Any:
         """A route's endpoint. ``acts``: only for those who may act. ``public``: without access."""
@@ -77,7 +77,7 @@ class Visits:
             if not public and not access.may_read:
                 return self._forbidden(visit)
             if acts and not access.may_act:
-                return self._sorry(visit, 403, "Read-only", "You may look, but not act.")
+                return self._sorry(visit, 403, "Read-only", "You have read-only access.")
             if request.method == "POST":
                 visit.fields = await _form(request)
                 visit.form = dict(visit.fields)
@@ -135,10 +135,10 @@ class Visits:
             access=visit.access,
             token=visit.token,
             here=name,
-            place=self._asking.place if visit.access.may_read else "",
-            has_outbox=self._asking.has_outbox,
-            has_letters=self._asking.letters_url is not None,
-            has_running=self._asking.has_outbox or bool(self._asking.consumer_urls),
+            place=self._backend.place if visit.access.may_read else "",
+            has_outbox=self._backend.has_outbox,
+            has_letters=self._backend.letters_url is not None,
+            has_running=self._backend.has_outbox or bool(self._backend.consumer_urls),
             has_login=self._login is not None,
             version=__version__,
             **shown,

@@ -143,7 +143,8 @@ class ResultNotKept(Event, frozen=True, gc=False):
 
 
 class ResultUnreadable(Event, frozen=True, gc=False):
-    """A recorded answer could not be decrypted: it was changed, or its key is not in the key ring."""
+    """A recorded answer could not be read: it was changed, its key is not in the key ring, or its class
+    or codec does not fit it any more."""
 
     key: Key
     error: str
@@ -217,7 +218,7 @@ class StepReplayed(Event, frozen=True, gc=False):
 
 
 class RunSuspended(Event, frozen=True, gc=False):
-    """A durable run sleeps, or waits for a signal. When it goes on, `Started` has the cause ``resumed``."""
+    """A durable run sleeps, or waits for a signal. When it continues, `Started` has the cause ``resumed``."""
 
     key: Key
     seconds: float | None = None
@@ -225,7 +226,7 @@ class RunSuspended(Event, frozen=True, gc=False):
 
 
 class Compensated(Event, frozen=True, gc=False):
-    """A durable run failed for good, and what it had done is undone."""
+    """A durable run failed permanently, and what it had done is undone."""
 
     key: Key
     steps: int

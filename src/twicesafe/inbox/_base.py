@@ -12,7 +12,7 @@ from .._core.commands import Flow
 from .._core.handler_profile import FingerprintSetting, HandlerProfile, claimed_content
 from .._values.context import scope_of_context
 from .._values.fingerprint import stated
-from .._values.keys import Key, KeyLike, as_key
+from .._values.keys import Key, KeyLike
 from .._values.policy import Policy
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
 from ..receiver._base import ReceiverBase
@@ -51,7 +51,7 @@ class InboxBase(ReceiverBase):
             )
         if results not in ("required", "optional"):
             raise ConfigurationError(f"results={results!r} is not valid: use required or optional")
-        self.store = store
+        self.store, self._hidden = store, store.hidden_keys
         self._must_keep = results == "required"
         self._waits = not capabilities.single_writer
         _refuse_unused(policy)
@@ -87,7 +87,7 @@ class InboxBase(ReceiverBase):
         """The full key of a message. Unless the key is absolute, it includes the consumer: two
         consumers of one message both run."""
         around = scope_of_context()
-        return as_key(key, (*around, *self._front) if around else self._front)
+        return self._full_key(key, (*around, *self._front) if around else self._front)
 
     # -- from messages to calls ---------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .._core.call import Call
 from .._core.handler_profile import HandlerProfile
 from .._core.inbox_flow import look_up as recorded
-from .._transactions.owning import async_transaction, transaction
+from .._transactions.fresh_connection import async_transaction, transaction
 from .._values.keys import Key
 from .._values.outcomes import Outcome
 from ..errors import StoreUnavailableError

@@ -1,4 +1,4 @@
-"""The alerts: what to be told about, made from the table of metrics; written as Prometheus rules.
+"""The alert rules, made from the table of metrics; written as Prometheus rules.
 
 Every alert names a metric of the table, so renaming one breaks a test and not a night. ``page`` is for
 what cannot wait until morning.
@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from ._metric import Metric
-from ._table import METRICS
+from ._metric_table import METRICS
 
 __all__ = ["ALERTS", "RULES_FILE", "Alert", "metrics_of", "rules"]
 

@@ -11,7 +11,7 @@ import json
 from typing import Any, Final
 
 from ._metric import Metric
-from ._table import METRICS
+from ._metric_table import METRICS
 
 __all__ = ["DASHBOARD_FILE", "dashboard"]
 

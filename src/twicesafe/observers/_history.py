@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from .._core.health import Recent
 from .._forking import RenewedLock
 from .._values.clocks import WorkerClock
-from ._table import metric
+from ._metric_table import metric
 from ._tally import Cell
 
 __all__ = ["APART", "LATELY", "SEEN", "SLICE", "Ages", "History", "Numbers", "Slice", "ages_of"]

@@ -19,7 +19,7 @@ import msgspec
 
 from .. import events as ev
 from .._values.keys import Key
-from ._table import REFUSALS
+from ._metric_table import REFUSALS
 
 __all__ = ["LEVELS", "LogObserver"]
 

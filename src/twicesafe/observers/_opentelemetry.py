@@ -27,7 +27,7 @@ from .._values.drivers import driver
 from .._values.keys import Key
 from .._version import __version__
 from ._metric import Metric, Source, compiled, together
-from ._table import OF_RECEIVERS
+from ._metric_table import OF_RECEIVERS
 from ._tally import Tally
 
 with driver("opentelemetry"):

@@ -21,7 +21,7 @@ from .._values.keys import Key
 from ..errors import ConfigurationError
 from ..events import Event
 from ._metric import Metric, Source, compiled, together
-from ._table import OF_RECEIVERS
+from ._metric_table import OF_RECEIVERS
 from ._tally import Cell, Tally, label_of
 
 with driver("prometheus_client"):

@@ -22,7 +22,7 @@ from .._forking import RenewedLock
 from .._values.keys import Key
 from ..events import Event
 from ._metric import Metric, Source, compiled
-from ._table import OF_RECEIVERS
+from ._metric_table import OF_RECEIVERS
 
 __all__ = ["Cell", "Tally", "label_of"]
 
@@ -133,7 +133,7 @@ class Tally:
 
 
 def label_of(scope: Callable[[Key], str], key: Key) -> str:
-    """The label of a key. One that is no text would break every later scrape of the registry."""
+    """The label of a key. One that is not text would break every later scrape of the registry."""
     label: object = scope(key)
     if not isinstance(label, str):
         raise TypeError(f"scope= must return text, not {type(label).__name__}")

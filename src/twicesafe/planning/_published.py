@@ -1,6 +1,7 @@
 """Sizes that the published benchmark measured: size and upkeep at 1 M keys, results of 200 bytes.
 
-Made by docs/generate.py from benchmarks/results/published.json: run the benchmark, then the script.
+Those of DynamoDB and MongoDB are of the item or document alone, as `benchmarks.calls` counts them.
+Made by docs/generate.py from benchmarks/results: run the benchmark, then the script.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ BYTES_PER_KEY: Final = {
     "postgresql": 636.485632,
     "valkey": 390.525512,
     "mariadb": 583.008256,
+    "dynamodb": 390.0,
+    "mongodb": 483.0,
 }
 SWEEP_SECONDS: Final = {
     "sqlite": 3.660355785978027e-05,

@@ -5,7 +5,8 @@
 
 A late duplicate makes a record too. These are left out: with a useful window there are few.
 Bytes per key are those of the published benchmark (`_published`), corrected by the bytes of your results
-and keys: they are stored as they are. They include indexes, and what autovacuum leaves in PostgreSQL.
+and keys: they are stored as they are. They include indexes, and what autovacuum leaves in PostgreSQL;
+those of DynamoDB and MongoDB are of the item or document alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ._workload import DAY, Workload
 __all__ = ["STORES", "Storage", "bytes_per_key", "records", "storage", "store_of"]
 
 STORES: Final = tuple(BYTES_PER_KEY)
-"""The stores that the benchmark measures."""
+"""The stores whose size is measured."""
 
 _SCHEMES: Final = {
     "memory": "memory",
@@ -35,9 +36,11 @@ _SCHEMES: Final = {
     "rediss": "valkey",
     "valkey": "valkey",
     "valkeys": "valkey",
+    "dynamodb": "dynamodb",
+    "mongodb": "mongodb",
 }
 _IN_MEMORY: Final = frozenset({"valkey"})
-_EXPIRES_BY_ITSELF: Final = frozenset({"valkey"})
+_EXPIRES_BY_ITSELF: Final = frozenset({"valkey", "dynamodb", "mongodb"})
 
 FORK: Final = 2
 """While a server like Redis saves its data, it may use up to twice its memory, as its manual says: the

@@ -27,6 +27,7 @@ from .._core.resolved_policy import ResolvedPolicy
 from .._values.breaker import Breaker
 from .._values.context import scope_of_context
 from .._values.fingerprint import field_names, stated
+from .._values.hidden_keys import HiddenKeys
 from .._values.keys import Key, KeyLike, as_key
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
@@ -54,6 +55,8 @@ class ReceiverBase:
     _breakers: list[Any]
     """The circuit breaker, if there is one: it hears of failed deliveries."""
     _fallback: Any = None
+    _hidden: HiddenKeys | None = None
+    """Hides the text of keys, if the store says so."""
     _durables: dict[str, Any]
     """The durable functions by name, for the completer; shared by all receivers made by `options`."""
 
@@ -140,7 +143,14 @@ class ReceiverBase:
     def key(self, key: KeyLike | None) -> Key:
         """The full key: the context's scope, this receiver's scope, then the key's own scope."""
         around = scope_of_context()
-        return as_key(key, (*around, *self._scope) if around else self._scope)
+        return self._full_key(key, (*around, *self._scope) if around else self._scope)
+
+    def _full_key(self, key: KeyLike | None, scope: tuple[str, ...]) -> Key:
+        full = as_key(key, scope)
+        hidden = self._hidden
+        if hidden is None:
+            return full
+        return hidden.returned(full) if full is key else hidden.key(full)
 
     def _delivered_key(self, key: KeyLike | None) -> Key:
         """The full key of a delivery; raises `UntrustedKeyError` if the policy requires a signature."""
@@ -227,7 +237,7 @@ class ReceiverBase:
 
         def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
             if key is None:
-                return Key.from_content(profile.content(args, kwargs), scope=owner.key("-").scope)
+                return owner.key(Key.from_content(profile.content(args, kwargs)))
             if isinstance(key, str):
                 return owner._delivered_key(profile.named(args, kwargs).get(key))
             return owner._delivered_key(key(*args, **kwargs))

@@ -11,20 +11,19 @@ claim. A duplicate sees ``is_new`` false and ``result`` set.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from .. import _forking
 from .._core.call import Call, cause_of
 from .._core.commands import Flow, Raised, Returned, Sleep
-from .._core.delivery import admit
 from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
+from .._core.fast_path import admit_fast, admit_fast_async, settle_fast, settle_fast_async
 from .._core.handler_kind import refuse_coroutine
 from .._core.protocol import Abandon, Ack, Claimed, Fail
-from .._core.recording import without_payload
+from .._core.record_retry import without_payload
 from .._core.settling import settle
 from .._values.context import ActiveClaim, active
 from ..errors import LeaseLostError, StoreError, StoreUnavailableError, UsageError
@@ -159,18 +158,18 @@ class _Claim(Generic[T]):
             raise UsageError("this is a duplicate: its answer is already recorded", key=self.key)
         if self._done:
             raise UsageError("this claim has already ended", key=self.key)
-        if self._held.pid != os.getpid():
+        if self._held.pid != _forking.pid:
             raise LeaseLostError(
                 "this process was forked after the claim was made; only the parent may end it",
                 key=self.key,
             )
         return self._held
 
-    def _completing(self, value: Any) -> Flow[Any]:
+    def _completing(self, value: Any) -> ActiveClaim:
         if type(value) is CoroutineType:
             raise refuse_coroutine(value)
         mine, self._unsure = self._mine(), True
-        return settle(self._call, mine, Returned(value))
+        return mine
 
     def _releasing(self, retention: int | None = None) -> Flow[None]:
         mine, self._unsure = self._mine(), True
@@ -195,18 +194,20 @@ class _Claim(Generic[T]):
 
     def _step_out(self) -> None:
         if self._token is not None:
-            # A task or thread that the block started has its own context. It cannot step out for the block,
-            # which does so itself when it ends.
-            with contextlib.suppress(ValueError):
+            try:
                 active.reset(self._token)
-                self._token = None
+            except ValueError:
+                # A task or thread that the block started has its own context. It cannot step out for the
+                # block, which does so itself when it ends.
+                return
+            self._token = None
 
     def _leaving(self, error: BaseException | None) -> Flow[Any] | None:
         """The flow that ends the claim, if it has not ended. A second call returns None."""
         if self._token is not None:
             self._step_out()
         was_left, self._left = self._left, True
-        if self._held is None or self._done or was_left or self._held.pid != os.getpid():
+        if self._held is None or self._done or was_left or self._held.pid != _forking.pid:
             return None
         if self._unsure:
             return None  # the store may have recorded it: let the lease expire
@@ -271,7 +272,7 @@ class Claim(_Claim[T]):
             return self
         run = self._flow_run = BlockingFlowRun(self._receiver._runtime)
         try:
-            self._admitted(drive(admit(self._call, run.join(self._call)), run.perform), run)
+            self._admitted(admit_fast(self._call, run.join(self._call), run), run)
         except BaseException as error:
             run.interrupted(error)
             run.end()
@@ -281,11 +282,11 @@ class Claim(_Claim[T]):
 
     def complete(self, value: T = None) -> None:  # type: ignore[assignment]
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
-        flow = self._completing(value)
-        assert self._flow_run is not None
-        self._completed(drive(flow, self._flow_run.perform), value)
-        if self._flow_run.cancelled is not None:
-            self._flow_run.deliver()
+        mine, run = self._completing(value), self._flow_run
+        assert run is not None
+        self._completed(settle_fast(self._call, mine, Returned(value), run), value)
+        if run.cancelled is not None:
+            run.deliver()
 
     def release(self) -> None:
         """Nothing was done: release the claim now. It does not count as an attempt."""
@@ -330,9 +331,7 @@ class AsyncClaim(_Claim[T]):
             return self
         run = self._flow_run = await self._receiver._runtime.new_run()
         try:
-            self._admitted(
-                await drive_async(admit(self._call, run.join(self._call)), run.perform), run
-            )
+            self._admitted(await admit_fast_async(self._call, run.join(self._call), run), run)
         except BaseException as error:
             await run.interrupted(error)
             run.end()
@@ -342,12 +341,11 @@ class AsyncClaim(_Claim[T]):
 
     async def complete(self, value: T = None) -> None:  # type: ignore[assignment]
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
-        flow = self._completing(value)
-        assert self._flow_run is not None
-        answer = await drive_async(flow, self._flow_run.perform)
-        self._completed(answer, value)
-        if self._flow_run.cancelled is not None:
-            self._flow_run.deliver()
+        mine, run = self._completing(value), self._flow_run
+        assert run is not None
+        self._completed(await settle_fast_async(self._call, mine, Returned(value), run), value)
+        if run.cancelled is not None:
+            run.deliver()
 
     async def release(self) -> None:
         """Nothing was done: release the claim now. It does not count as an attempt."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
-from .._core import completing
+from .._core import run_operations
 from .._core.run_requests import DueRun
 from .._values.closed import require_open
 from .._values.settings import Duration, seconds
@@ -105,7 +105,7 @@ class Completes(ReceiverBase):
         stops: Callable[[], bool] = lambda: False,
     ) -> CompletionReport:
         """`stops`: start no more; what was found and not started is found again after a lease."""
-        find = completing.find_due(limit, self._resolved.lease_ms, self._durables)
+        find = run_operations.find_due(limit, self._resolved.lease_ms, self._durables)
         due: list[DueRun] = self._runtime.run(find)
         if whole(concurrency) == 1 or len(due) < 2:
             for run in due:
@@ -122,7 +122,7 @@ class Completes(ReceiverBase):
         try:
             durable, call, why = _call_of(self, run)
             if durable is None:
-                flow = completing.park_unusable(run, self._resolved, why)
+                flow = run_operations.park_unusable(run, self._resolved, why)
                 report.parked += self._runtime.run(flow)
                 _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
                 return
@@ -160,7 +160,7 @@ class AsyncCompletes(ReceiverBase):
         import asyncio
 
         slots = asyncio.Semaphore(whole(concurrency))
-        find = completing.find_due(limit, self._resolved.lease_ms, self._durables)
+        find = run_operations.find_due(limit, self._resolved.lease_ms, self._durables)
 
         async def complete(run: DueRun) -> None:
             async with slots:
@@ -178,7 +178,7 @@ class AsyncCompletes(ReceiverBase):
         try:
             durable, call, why = _call_of(self, run)
             if durable is None:
-                flow = completing.park_unusable(run, self._resolved, why)
+                flow = run_operations.park_unusable(run, self._resolved, why)
                 report.parked += await self._runtime.run(flow)
                 _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
                 return

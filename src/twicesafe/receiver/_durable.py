@@ -1,4 +1,4 @@
-"""Durable functions: a function that dies goes on where it was.
+"""Durable functions: a function that dies continues where it stopped.
 
     @receiver.durable(key=lambda order: order["id"])
     def checkout(steps: Steps, order: dict) -> str:
@@ -25,7 +25,7 @@ from typing import (
     TypeVar,
 )
 
-from .._core import completing
+from .._core import run_operations
 from .._core.call import Call
 from .._core.duplicates import refuse_mismatch
 from .._core.durable_run import RunCall, run_of
@@ -122,7 +122,7 @@ class _DurableBase(Generic[P]):
     def _key(self, named: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
         key, owner = self._given.key, self._owner
         if key is None:
-            return Key.from_content(named, scope=owner.key("-").scope)
+            return owner.key(Key.from_content(named))  # type: ignore[no-any-return]
         if isinstance(key, str):
             return owner.key(named.get(key))  # type: ignore[no-any-return]
         return owner.key(key(*args, **kwargs))  # type: ignore[no-any-return]
@@ -235,7 +235,7 @@ class Durable(_DurableBase[P], Generic[P, T]):
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Key:
         """Record the run and return its key: the completer runs it. Submitting it again changes nothing."""
         call, ask = self._submission(args, kwargs)
-        _check_submitted(call, self._owner._runtime.run(completing.submit(ask)))
+        _check_submitted(call, self._owner._runtime.run(run_operations.submit(ask)))
         return Key(call.key.value, call.key.scope, absolute=True)
 
     def _answer(self, call: Call) -> Outcome[Any]:
@@ -265,7 +265,7 @@ class AsyncDurable(_DurableBase[P], Generic[P, T]):
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Key:
         """Record the run and return its key: the completer runs it. Submitting it again changes nothing."""
         call, ask = self._submission(args, kwargs)
-        _check_submitted(call, await self._owner._runtime.run(completing.submit(ask)))
+        _check_submitted(call, await self._owner._runtime.run(run_operations.submit(ask)))
         return Key(call.key.value, call.key.scope, absolute=True)
 
     async def _answer(self, call: Call) -> Outcome[Any]:

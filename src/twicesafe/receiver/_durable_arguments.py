@@ -10,7 +10,7 @@ import msgspec
 
 from .._core.handler_call import name_of
 from .._values.codecs import Codec
-from ..errors import ConfigurationError, CorruptRecordError, UsageError
+from ..errors import ConfigurationError, CorruptRecordError, TwicesafeError, UsageError
 
 __all__ = ["DurableArguments"]
 
@@ -65,7 +65,9 @@ class DurableArguments:
                 name: codec.decode(value, self._types.get(name, Any))
                 for name, value in stored.items()
             }
-        except (ValueError, msgspec.MsgspecError) as error:
+        except TwicesafeError:
+            raise
+        except Exception as error:  # a codec of the user may raise anything
             raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
         bound = inspect.BoundArguments(self._signature, named)
         bound.apply_defaults()

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.health import Health, Signs, Thresholds, judge
-from .._core.sample_pace import SamplePace
+from .._core.sample_schedule import SampleSchedule
 from .._values.clocks import since_boot
 from .._values.keys import Key
 from .._values.records import Stats
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from ..observers._activity import Activity
     from ._receiver import AsyncReceiver, Receiver
 
-__all__ = ["Cached", "is_reachable", "is_reachable_async", "take_signs", "take_signs_async"]
+__all__ = [
+    "Cached",
+    "is_reachable",
+    "is_reachable_async",
+    "judge_now",
+    "judge_now_async",
+    "take_signs",
+    "take_signs_async",
+]
 
 _PROBE: Final = Key("probe", ("twicesafe", "health"), absolute=True)
 """A key that is never claimed: asking for its record writes nothing."""
@@ -26,6 +34,14 @@ PATIENCE: Final = 5.0
 """Seconds that an async probe waits for the store."""
 COUNTS: Final = 30.0
 """Seconds for which a count is good enough for `Cached`."""
+
+
+def judge_now(receiver: Receiver, thresholds: Thresholds | None) -> Health:
+    return judge(take_signs(receiver), thresholds or Thresholds())
+
+
+async def judge_now_async(receiver: AsyncReceiver, thresholds: Thresholds | None) -> Health:
+    return judge(await take_signs_async(receiver), thresholds or Thresholds())
 
 
 def take_signs(receiver: Receiver, stats: Stats | None = None) -> Signs:
@@ -97,7 +113,7 @@ class Cached:
 
     def __init__(self, receiver: Receiver | AsyncReceiver, thresholds: Thresholds) -> None:
         self._receiver, self._thresholds = receiver, thresholds
-        self._pace = SamplePace(COUNTS, since_boot)
+        self._samples = SampleSchedule(COUNTS, since_boot)
         self.stats: Stats | None = None
         """The last count."""
         self._counting = threading.Lock()
@@ -108,16 +124,16 @@ class Cached:
 
     def _take(self) -> Signs:
         receiver = cast("Receiver", self._receiver)
-        if not self._pace.is_due():
+        if not self._samples.is_due():
             return take_signs(receiver, self.stats)
-        with self._pace.measured():
+        with self._samples.measured():
             return take_signs(receiver)
 
     async def health_async(self) -> Health:
         receiver = cast("AsyncReceiver", self._receiver)
-        if not self._pace.is_due():
+        if not self._samples.is_due():
             return self._judged(await take_signs_async(receiver, self.stats))
-        with self._pace.measured():
+        with self._samples.measured():
             return self._judged(await take_signs_async(receiver))
 
     def _judged(self, signs: Signs) -> Health:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from .._core.sample_pace import SamplePace
+from .._core.sample_schedule import SampleSchedule
 from .._values.clocks import since_boot
 from .._values.keys import Key
 from .._values.policy import Backoff, Policy
@@ -55,7 +55,7 @@ class RoundTimer:
         if self.every < 0.05:
             raise ConfigurationError(f"every={every!r} is not valid: use at least 0.05 seconds")
         self.limit = limit
-        self.pace = SamplePace(0.0, since_boot)
+        self.samples = SampleSchedule(0.0, since_boot)
         self._park_after = None if park_after is None else seconds(park_after, "park_after")
         self.policy = Policy(
             in_flight="reject",
@@ -201,8 +201,8 @@ def _upkeep(receiver: Receiver, timer: RoundTimer) -> dict[str, Any]:
     report, park_after = receiver.sweep(timer.limit), timer.park_after()
     parked = 0 if park_after is None else len(receiver.park_stuck(park_after))
     done = {"removed": report.removed, "examined": report.examined, "parked": parked}
-    if receiver._observed and timer.pace.is_due():
-        with timer.pace.measured():
+    if receiver._observed and timer.samples.is_due():
+        with timer.samples.measured():
             done |= _numbers(sampled(receiver.stats()))
     return done
 
@@ -211,8 +211,8 @@ async def _upkeep_async(receiver: AsyncReceiver, timer: RoundTimer) -> dict[str,
     report, park_after = await receiver.sweep(timer.limit), timer.park_after()
     parked = 0 if park_after is None else len(await receiver.park_stuck(park_after))
     done = {"removed": report.removed, "examined": report.examined, "parked": parked}
-    if receiver._observed and timer.pace.is_due():
-        with timer.pace.measured():
+    if receiver._observed and timer.samples.is_due():
+        with timer.samples.measured():
             done |= _numbers(sampled(await receiver.stats()))
     return done
 

@@ -1,11 +1,11 @@
-"""What operators ask of a store, as flows that `Operators` and `AsyncOperators` run. No I/O."""
+"""What operators ask of a store, as flows that `Operators`, `Inspection` and their async versions run. No I/O."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .. import events
-from .._core import completing, operations
+from .._core import operations, run_operations
 from .._core.commands import Flow
 from .._core.encrypting import encrypted, encrypted_step
 from .._core.protocol import Discard, Forget, Release, Resolve
@@ -16,23 +16,24 @@ from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.records import Record, State, Stats
 from .._values.settings import Duration, expect, seconds
+from ..errors import TwicesafeError
 from ..stores._base import Finding
 from ._base import ReceiverBase
 
-__all__ = ["OperatorFlows", "sampled", "unswept"]
+__all__ = ["OperatorFlows", "about_secret", "sampled", "unswept"]
 
 
 class OperatorFlows(ReceiverBase):
     """Every operator's request as a flow, with what must follow it in this process."""
 
     def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
-        if self._keeps_steps:
-            yield from operations.operate_run(key, ask)
-        else:
-            yield from operations.operate(key, ask)
-        cache = self._runtime.cache
-        if cache is not None:
-            cache.drop(key.id)  # after the store's change, so nothing refills it
+        operate = operations.operate_run if self._keeps_steps else operations.operate
+        try:
+            yield from operate(key, ask)
+        except TwicesafeError:
+            self._runtime.uncache(key.id)  # only its answer may be lost
+            raise
+        self._runtime.uncache(key.id)  # after the store's change, so nothing refills it
 
     def _release(
         self,
@@ -61,14 +62,14 @@ class OperatorFlows(ReceiverBase):
     ) -> Flow[None]:
         payload = self._resolved.codec.encode(value, returns)
         payload = encrypted_step(self._resolved.cipher, key.id, checked_name(name, key), payload)
-        return completing.skip_step(key, checked_name(name, key), payload, by, why, fence)
+        return run_operations.skip_step(key, checked_name(name, key), payload, by, why, fence)
 
     def _signal(
         self, key: Key, name: str, value: object, returns: Any, by: str, why: str
     ) -> Flow[bool]:
         payload = self._resolved.codec.encode(value, returns)
         payload = encrypted_step(self._resolved.cipher, key.id, name, payload)
-        return completing.send_signal(
+        return run_operations.send_signal(
             key, checked_name(name, key), payload, self._resolved.retention_ms, by, why
         )
 
@@ -115,7 +116,10 @@ class OperatorFlows(ReceiverBase):
         return self._before(age) if age else None
 
     def _asked(self, given: Conditions) -> dict[str, Any]:
-        return conditions(given, wall_clock())
+        asked = conditions(given, wall_clock())
+        if self._hidden is not None:
+            asked["value"], asked["scope"] = self._hidden.asked(asked["value"], asked["scope"])
+        return asked
 
     def _tell_parked(self, records: list[Record]) -> list[Record]:
         for record in records:
@@ -143,3 +147,9 @@ def unswept(stats: Stats) -> list[Finding]:
             "run `twicesafe sweep` regularly, or `receiver.maintain()` in one long-lived process",
         )
     ]
+
+
+def about_secret(problem: str) -> list[Finding]:
+    """The finding of a doctor about the secret of hidden keys."""
+    remedy = "give all processes of this store the same ?hidden_keys=… in its URL"
+    return [Finding("refuse", problem, remedy)] if problem else []

@@ -1,38 +1,24 @@
-"""What operators do with a receiver: read, release, resolve, forget, sweep and check its records.
+"""What operators do with a receiver: release, resolve, forget, sweep, re-encrypt and archive its records.
 
-    receiver.record("tx-123").state                     one key
-    for record in receiver.records(state=State.HELD):   many, a page at a time
-        receiver.release(record.key, by="ann", why="looked at the bank's ledger")
+    record = receiver.record("tx-123")
+    receiver.release(record.key, by="ann", why="looked at the bank's ledger", fence=record.fence)
 
 `AsyncOperators` is the async version of `Operators`. Both are part of the receiver.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import events
-from .._core import operations, searching
+from .._core import operations
 from .._core.archiving import Archiving
-from .._core.health import Health, Thresholds, judge
-from .._core.searching import Conditions, When
-from .._values.clocks import wall_clock
 from .._values.closed import require_open
 from .._values.keys import KeyLike
-from .._values.records import (
-    ArchiveReport,
-    AuditEntry,
-    Record,
-    ReencryptReport,
-    Stats,
-    SweepReport,
-)
+from .._values.records import ArchiveReport, Record, ReencryptReport, SweepReport
 from .._values.settings import Duration
-from ..stores._base import Finding
-from ._health import take_signs, take_signs_async
 from ._maintenance import AsyncMaintenance, Maintenance
-from ._operator_flows import OperatorFlows, unswept
+from ._operator_flows import OperatorFlows
 
 if TYPE_CHECKING:
     from .._runtime.blocking import BlockingRuntime
@@ -42,9 +28,6 @@ if TYPE_CHECKING:
     from ._receiver import AsyncReceiver, Receiver
 
 __all__ = ["AsyncOperators", "Operators"]
-
-LOOKED_AT = 1000
-"""How many of the newest records `doctor` looks at."""
 
 
 def opened_archive(to: Archive | str) -> Archive:
@@ -59,10 +42,6 @@ class Operators(OperatorFlows):
     _runtime: BlockingRuntime
     store: Store
     _upkeep: list[Maintenance]
-
-    def record(self, key: KeyLike) -> Record | None:
-        """The record of a key, or None."""
-        return self._runtime.run(operations.read(self.key(key), self._keeps_steps))
 
     def release(
         self,
@@ -165,78 +144,6 @@ class Operators(OperatorFlows):
         self._upkeep.append(upkeep)
         return upkeep
 
-    def stats(self) -> Stats:
-        """The number of records in each state."""
-        return self._runtime.run(operations.survey())
-
-    def sample(self) -> Stats:
-        """`stats`, and observers get the numbers: their gauges. `maintain` does it every round.
-
-        It counts all records, so call it every minute or so, not with every request.
-        """
-        return self._tell_sample(self.stats())
-
-    def records(
-        self, *, limit: int | None = None, **conditions: Unpack[Conditions]
-    ) -> Iterator[Record]:
-        """An iterator over the records, newest first; it reads a page at a time.
-
-        ``state``: in this state, or in one of several. ``scope``: the full scope starts with these parts.
-        ``value``: the key's value, in any scope. ``error``: the recorded error starts with this text.
-        ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime). ``stuck``: in
-        progress, and the lease is over. ``cause``: why the handler was last started again. ``id``: the first
-        hex digits of the key's id. ``limit``: at most this many.
-        """
-        query = searching.Browsing(self._asked(conditions), limit)
-        return self._each(query)
-
-    def _each(self, query: searching.Browsing) -> Iterator[Record]:
-        while query.left:
-            yield from query.took(self._runtime.run(query.page()))
-
-    def records_page(
-        self, *, limit: int = 100, after: str = "", **conditions: Unpack[Conditions]
-    ) -> tuple[list[Record], str]:
-        """A page of `records`, and the cursor of the next page (empty: last page)."""
-        return self._runtime.run(searching.browse(self._asked(conditions), limit, after))
-
-    def count(self, *, up_to: int | None = None, **conditions: Unpack[Conditions]) -> int:
-        """How many records meet the conditions of `records`.
-
-        ``up_to``: stop counting there; on a large store that is much quicker than counting all.
-        """
-        return self._runtime.run(searching.count(self._asked(conditions), up_to))
-
-    def audit(self, key: KeyLike) -> list[AuditEntry]:
-        """The operator actions on this key."""
-        return self._runtime.run(operations.audit(self.key(key)))
-
-    def audit_log(self, *, limit: int = 100, since: When | None = None) -> list[AuditEntry]:
-        """The last operator actions on all keys and outbox lanes, newest first.
-
-        An action is kept as long as its record. ``since``: only those within this time (``"2h"``), or
-        since this datetime.
-        """
-        return self._runtime.run(searching.audit_log(limit, since, wall_clock()))
-
-    def health(self, thresholds: Thresholds | None = None) -> Health:
-        """Compare the store and the last minutes with thresholds; each check says what to do next.
-
-        It counts all records. For probes that ask often, mount `twicesafe.health.health_app`.
-        """
-        return judge(take_signs(cast("Receiver", self)), thresholds or Thresholds())
-
-    def doctor(self) -> list[Finding]:
-        """Check the settings that the guarantees depend on, the sweep, and the newest records."""
-        from ..planning import measured_from
-
-        found, _ = self.records_page(limit=LOOKED_AT)
-        return [
-            *self._runtime.store.doctor(),
-            *unswept(self.stats()),
-            *measured_from(found).findings(),
-        ]
-
 
 class AsyncOperators(OperatorFlows):
     """The operators' methods of `AsyncReceiver`."""
@@ -244,10 +151,6 @@ class AsyncOperators(OperatorFlows):
     _runtime: EventLoopRuntime
     store: AsyncStore
     _upkeep: list[AsyncMaintenance]
-
-    async def record(self, key: KeyLike) -> Record | None:
-        """The record of a key, or None."""
-        return await self._runtime.run(operations.read(self.key(key), self._keeps_steps))
 
     async def release(
         self,
@@ -351,77 +254,3 @@ class AsyncOperators(OperatorFlows):
         upkeep = AsyncMaintenance(cast("AsyncReceiver", self), every, limit, park_after)
         self._upkeep.append(upkeep)
         return upkeep
-
-    async def stats(self) -> Stats:
-        """The number of records in each state."""
-        return await self._runtime.run(operations.survey())
-
-    async def sample(self) -> Stats:
-        """`stats`, and observers get the numbers: their gauges. `maintain` does it every round.
-
-        It counts all records, so call it every minute or so, not with every request.
-        """
-        return self._tell_sample(await self.stats())
-
-    def records(
-        self, *, limit: int | None = None, **conditions: Unpack[Conditions]
-    ) -> AsyncIterator[Record]:
-        """An async iterator over the records, newest first; it reads a page at a time.
-
-        ``state``: in this state, or in one of several. ``scope``: the full scope starts with these parts.
-        ``value``: the key's value, in any scope. ``error``: the recorded error starts with this text.
-        ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime). ``stuck``: in
-        progress, and the lease is over. ``cause``: why the handler was last started again. ``id``: the first
-        hex digits of the key's id. ``limit``: at most this many.
-        """
-        query = searching.Browsing(self._asked(conditions), limit)
-        return self._each(query)
-
-    async def _each(self, query: searching.Browsing) -> AsyncIterator[Record]:
-        while query.left:
-            for record in query.took(await self._runtime.run(query.page())):
-                yield record
-
-    async def records_page(
-        self, *, limit: int = 100, after: str = "", **conditions: Unpack[Conditions]
-    ) -> tuple[list[Record], str]:
-        """A page of `records`, and the cursor of the next page (empty: last page)."""
-        return await self._runtime.run(searching.browse(self._asked(conditions), limit, after))
-
-    async def count(self, *, up_to: int | None = None, **conditions: Unpack[Conditions]) -> int:
-        """How many records meet the conditions of `records`.
-
-        ``up_to``: stop counting there; on a large store that is much quicker than counting all.
-        """
-        return await self._runtime.run(searching.count(self._asked(conditions), up_to))
-
-    async def audit(self, key: KeyLike) -> list[AuditEntry]:
-        """The operator actions on this key."""
-        return await self._runtime.run(operations.audit(self.key(key)))
-
-    async def audit_log(self, *, limit: int = 100, since: When | None = None) -> list[AuditEntry]:
-        """The last operator actions on all keys and outbox lanes, newest first.
-
-        An action is kept as long as its record. ``since``: only those within this time (``"2h"``), or
-        since this datetime.
-        """
-        return await self._runtime.run(searching.audit_log(limit, since, wall_clock()))
-
-    async def health(self, thresholds: Thresholds | None = None) -> Health:
-        """Compare the store and the last minutes with thresholds; each check says what to do next.
-
-        It counts all records. For probes that ask often, mount `twicesafe.health.health_app`.
-        """
-        signs = await take_signs_async(cast("AsyncReceiver", self))
-        return judge(signs, thresholds or Thresholds())
-
-    async def doctor(self) -> list[Finding]:
-        """Check the settings that the guarantees depend on, the sweep, and the newest records."""
-        from ..planning import measured_from
-
-        found, _ = await self.records_page(limit=LOOKED_AT)
-        return [
-            *await self._runtime.store.doctor(),
-            *unswept(await self.stats()),
-            *measured_from(found).findings(),
-        ]

@@ -31,6 +31,7 @@ from ._claim import AsyncClaim, Claim
 from ._completer import AsyncCompletes, Completes
 from ._decorator import AsyncDecorator, Decoration, Decorator
 from ._durable import AsyncDurables, Durables
+from ._inspection import AsyncInspection, Inspection
 from ._operators import AsyncOperators, Operators
 from ._run_operators import AsyncRunOperators, RunOperators
 
@@ -46,7 +47,7 @@ M = TypeVar("M")
 P = ParamSpec("P")
 
 
-class Receiver(Decorator, Durables, Completes, RunOperators, Operators):
+class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operators):
     """The blocking receiver. Thread-safe; one per process and store is enough."""
 
     _runtime: BlockingRuntime
@@ -68,7 +69,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Operators):
         check_store(self, store)
         notify = self._notifier(observers)
         self._configure(policy, scope, fingerprint, notify, bool(observers))
-        self.store = store
+        self.store, self._hidden = store, store.hidden_keys
         self._upkeep = []
         self._runtime = BlockingRuntime(store, notify=notify, cache=cache)
         if breaker is not None:
@@ -196,7 +197,12 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Operators):
 
 
 class AsyncReceiver(
-    AsyncDecorator, AsyncDurables, AsyncCompletes, AsyncRunOperators, AsyncOperators
+    AsyncDecorator,
+    AsyncDurables,
+    AsyncCompletes,
+    AsyncRunOperators,
+    AsyncInspection,
+    AsyncOperators,
 ):
     """Async version of `Receiver`. One per process and store is enough, for any number of tasks."""
 
@@ -219,7 +225,7 @@ class AsyncReceiver(
         check_store(self, store)
         notify = self._notifier(observers)
         self._configure(policy, scope, fingerprint, notify, bool(observers))
-        self.store = store
+        self.store, self._hidden = store, store.hidden_keys
         self._upkeep = []
         self._runtime = EventLoopRuntime(store, notify=notify, cache=cache)
         if breaker is not None:

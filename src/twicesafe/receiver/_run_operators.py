@@ -47,7 +47,7 @@ class RunOperators(OperatorFlows):
         fence: int | None = None,
         returns: Any = Any,
     ) -> None:
-        """Record by hand a step of a held or parked run that cannot be done, and let the run go on.
+        """Record by hand a step of a held or parked run that cannot be done, and let the run continue.
 
         In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
         result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:
@@ -102,7 +102,7 @@ class AsyncRunOperators(OperatorFlows):
         fence: int | None = None,
         returns: Any = Any,
     ) -> None:
-        """Record by hand a step of a held or parked run that cannot be done, and let the run go on.
+        """Record by hand a step of a held or parked run that cannot be done, and let the run continue.
 
         In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
         result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:

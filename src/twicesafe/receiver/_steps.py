@@ -76,7 +76,7 @@ class _StepsBase:
         """The same steps with other settings for `run`: ``steps.options(attempts=3).run(…)``
 
         ``attempts``: how often a step is tried before its error reaches your function. ``backoff``: the
-        delay between two tries. ``timeout``: how long a step may run; a blocking step goes on in its
+        delay between two tries. ``timeout``: how long a step may run; a blocking step continues in its
         thread, and the run waits for it before it ends. ``probe``: called with the arguments of a step
         that a crash interrupted: return None if it did not happen, or a tuple with its result.
         """

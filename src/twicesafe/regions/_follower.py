@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Self
 
 from .._core.regions.epochs import RegionFlow
@@ -34,11 +35,12 @@ class _Following:
     def __init__(self, source: Any, target: Any, name: str, overlap: Duration) -> None:
         if not target.capabilities.copies:
             raise UnsupportedByStoreError(
-                f"{target.url} takes no copies of records: copy to SQLite, PostgreSQL, MariaDB, Redis or DynamoDB"
+                f"{target.url} takes no copies of records: copy to any store but etcd"
             )
         self.name = Key(name).value
         """Under which the target keeps the progress."""
         self._overlap = round(seconds(overlap, "overlap") * 1000)
+        expect(self._overlap >= 0, "overlap", overlap, "use 0 or more seconds")
         self._stores = {SOURCE: source, TARGET: target}
         self._owned: tuple[Any, ...] = ()
 
@@ -61,8 +63,10 @@ class Follower(_Following):
         cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
     ) -> Self:
         """``name``: of the source, as the target remembers it; default: its URL without secrets."""
-        stores = open_store(source), open_store(target)
-        follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
+        with ExitStack() as stack:
+            stores = opened(stack, source), opened(stack, target)
+            follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
+            stack.pop_all()
         follower._owned = stores
         return follower
 
@@ -169,6 +173,13 @@ class AsyncFollower(_Following):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def opened(stack: ExitStack, url: str) -> Store:
+    """If a later one cannot be opened, or a setting is wrong, the stack closes it."""
+    store = open_store(url)
+    stack.callback(store.close)
+    return store
 
 
 def _pause(every: Duration) -> float:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from .._core.driving import drive, drive_async
 from .._core.regions.claiming import Probe
 from .._core.regions.epochs import On, RegionFlow
-from .._core.regions.moving import Wait
+from .._core.regions.failover import Wait
 from ..errors import UsageError
 
 __all__ = ["perform", "perform_async"]

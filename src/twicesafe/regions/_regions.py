@@ -13,21 +13,20 @@ regions.switch("eu", to="eu")                       # home again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, Self
 
-from .._core.regions.claiming import HERE, Unknown
+from .._core.regions.claiming import HERE
 from .._core.regions.epochs import REGISTER, Epoch
+from .._core.regions.failover import current, fail_over, settle, switch
 from .._core.regions.following import SOURCE, TARGET, Copied
-from .._core.regions.moving import current, fail_over, settle, switch
-from .._values.keys import Key
 from .._values.records import Record
 from .._values.settings import Duration, seconds
 from ..receiver import AsyncReceiver, Receiver
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import open_async_store, open_store
-from ._follower import AsyncFollower, Follower
+from ..stores._urls import open_async_store
+from ._follower import AsyncFollower, Follower, opened
 from ._performing import perform, perform_async
 from ._region_store import AsyncRegionStore, RegionStore
 from ._settings import (
@@ -36,41 +35,13 @@ from ._settings import (
     count_doubts,
     lag_of,
     list_doubts,
-    sent_at_of_uuid7,
 )
 
 __all__ = ["AsyncRegions", "Regions"]
 
 
-class Regions(RegionsBase):
+class Regions(RegionsBase[Store]):
     """The stores of all regions, and the register that says which of them serves a key."""
-
-    def __init__(
-        self,
-        stores: Mapping[str, Store],
-        *,
-        register: Store,
-        name: str = "default",
-        home: str | Callable[[Key], str] | None = None,
-        sent_at: Callable[[Key], datetime | None] = sent_at_of_uuid7,
-        unknown: Unknown = "hold",
-        lease: Duration = 10.0,
-        skew: Duration = 5.0,
-        overlap: Duration = 60.0,
-        max_lag: Duration = 60.0,
-    ) -> None:
-        self._stores, self._register = dict(stores), register
-        self._owned: tuple[Store, ...] = ()
-        self._configure(
-            name=name,
-            home=home,
-            sent_at=sent_at,
-            unknown=unknown,
-            lease=lease,
-            skew=skew,
-            overlap=overlap,
-            max_lag=max_lag,
-        )
 
     @classmethod
     def open(cls, stores: Mapping[str, str], *, register: str, **settings: Any) -> Self:
@@ -84,9 +55,11 @@ class Regions(RegionsBase):
         too. ``overlap``: how much of the last pass a follower reads again. ``max_lag``: the most
         seconds of copying that a failover may miss.
         """
-        opened = {region: open_store(url) for region, url in stores.items()}
-        regions = cls(opened, register=open_store(register), **settings)
-        regions._owned = (*opened.values(), regions._register)
+        with ExitStack() as stack:
+            found = {region: opened(stack, url) for region, url in stores.items()}
+            regions = cls(found, register=opened(stack, register), **settings)
+            stack.pop_all()
+        regions._owned = (*found.values(), regions._register)
         return regions
 
     def create(self) -> list[Epoch]:
@@ -157,14 +130,6 @@ class Regions(RegionsBase):
     def _current(self, home: str) -> Epoch:
         return perform(current(self._epoch_key(home)), {REGISTER: self._register})[0]
 
-    def _places(self, source: str, target: str) -> dict[str, Store]:
-        stores = self._stores
-        return {
-            SOURCE: stores[self._region(source)],
-            TARGET: stores[self._region(target)],
-            REGISTER: self._register,
-        }
-
     def close(self) -> None:
         """Close the stores that `open` has opened. Close the receivers first."""
         for store in self._owned:
@@ -177,35 +142,8 @@ class Regions(RegionsBase):
         self.close()
 
 
-class AsyncRegions(RegionsBase):
+class AsyncRegions(RegionsBase[AsyncStore]):
     """The async version of `Regions`: the same names; what talks to a store is awaited."""
-
-    def __init__(
-        self,
-        stores: Mapping[str, AsyncStore],
-        *,
-        register: AsyncStore,
-        name: str = "default",
-        home: str | Callable[[Key], str] | None = None,
-        sent_at: Callable[[Key], datetime | None] = sent_at_of_uuid7,
-        unknown: Unknown = "hold",
-        lease: Duration = 10.0,
-        skew: Duration = 5.0,
-        overlap: Duration = 60.0,
-        max_lag: Duration = 60.0,
-    ) -> None:
-        self._stores, self._register = dict(stores), register
-        self._owned: tuple[AsyncStore, ...] = ()
-        self._configure(
-            name=name,
-            home=home,
-            sent_at=sent_at,
-            unknown=unknown,
-            lease=lease,
-            skew=skew,
-            overlap=overlap,
-            max_lag=max_lag,
-        )
 
     @classmethod
     def open(cls, stores: Mapping[str, str], *, register: str, **settings: Any) -> Self:
@@ -286,14 +224,6 @@ class AsyncRegions(RegionsBase):
     async def _current(self, home: str) -> Epoch:
         flow = current(self._epoch_key(home))
         return (await perform_async(flow, {REGISTER: self._register}))[0]
-
-    def _places(self, source: str, target: str) -> dict[str, AsyncStore]:
-        stores = self._stores
-        return {
-            SOURCE: stores[self._region(source)],
-            TARGET: stores[self._region(target)],
-            REGISTER: self._register,
-        }
 
     async def close(self) -> None:
         """Close the stores that `open` has opened. Close the receivers first."""

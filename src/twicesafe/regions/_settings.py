@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from .._core.protocol import Browse, Count, Page
 from .._core.regions.claiming import DOUBT, HERE, Region, Unknown
-from .._core.regions.epochs import Epoch, On, RegionFlow, create, key_of
-from .._core.regions.following import progress_of
-from .._core.regions.moving import Move, current
+from .._core.regions.epochs import REGISTER, Epoch, On, RegionFlow, create, key_of
+from .._core.regions.failover import Move, current
+from .._core.regions.following import SOURCE, TARGET, progress_of
 from .._core.searching import MOST
 from .._values.clocks import since_boot, wall_clock
 from .._values.keys import Key
 from .._values.records import Record
 from .._values.settings import Duration, expect, seconds
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
+from ..stores._base import AsyncStore, Store
 
 __all__ = [
     "RegionStatus",
@@ -30,11 +31,13 @@ __all__ = [
     "sent_at_of_uuid7",
 ]
 
+S = TypeVar("S", bound=Store | AsyncStore)
+
 UNKNOWN: Final = ("hold", "run")
 
 
 def sent_at_of_uuid7(key: Key) -> datetime | None:
-    """When a key that is a UUIDv7 was made; None: it is no UUIDv7."""
+    """When a key that is a UUIDv7 was made; None: it is not a UUIDv7."""
     try:
         found = UUID(key.value)
     except ValueError:
@@ -55,30 +58,36 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Records of the serving region that were in doubt: held, run nevertheless, or found to be done."""
 
 
-class RegionsBase:
-    """Settings, checked; and the flows of every method."""
+class RegionsBase(Generic[S]):
+    """Settings, checked; and the flows of every method. `S`: blocking stores, or async ones."""
 
-    _stores: Mapping[str, Any]
-    _register: Any
-
-    def _configure(
+    def __init__(
         self,
+        stores: Mapping[str, S],
         *,
-        name: str,
-        home: str | Callable[[Key], str] | None,
-        sent_at: Callable[[Key], datetime | None],
-        unknown: Unknown,
-        lease: Duration,
-        skew: Duration,
-        overlap: Duration,
-        max_lag: Duration,
+        register: S,
+        name: str = "default",
+        home: str | Callable[[Key], str] | None = None,
+        sent_at: Callable[[Key], datetime | None] = sent_at_of_uuid7,
+        unknown: Unknown = "hold",
+        lease: Duration = 10.0,
+        skew: Duration = 5.0,
+        overlap: Duration = 60.0,
+        max_lag: Duration = 60.0,
     ) -> None:
+        self._stores = dict(stores)
+        self._register = register
+        self._owned: tuple[S, ...] = ()
         expect(len(self._stores) > 1, "stores", list(self._stores), "name two regions or more")
         for region, store in self._stores.items():
+            if store.hidden_keys is not None:
+                raise ConfigurationError(
+                    f"the keys of region {region!r} are hidden, and the home of a key is found by its text: "
+                    "leave hidden_keys out of the URL"
+                )
             if not store.capabilities.copies:
                 raise UnsupportedByStoreError(
-                    f"the store of region {region!r} takes no copies of records: use SQLite, PostgreSQL, "
-                    "MariaDB, Redis or DynamoDB"
+                    f"the store of region {region!r} takes no copies of records: use any store but etcd"
                 )
         expect(
             unknown in UNKNOWN or callable(unknown),
@@ -95,6 +104,15 @@ class RegionsBase:
         self._lease, self._skew = seconds(lease, "lease"), seconds(skew, "skew")
         expect(self._lease > 0, "lease", lease, "use more than 0 seconds")
         self._overlap, self._max_lag = seconds(overlap, "overlap"), seconds(max_lag, "max_lag")
+        for each, given in (("skew", skew), ("overlap", overlap), ("max_lag", max_lag)):
+            expect(seconds(given, each) >= 0, each, given, "use 0 or more seconds")
+
+    def _places(self, source: str, target: str) -> dict[str, S]:
+        return {
+            SOURCE: self._stores[self._region(source)],
+            TARGET: self._stores[self._region(target)],
+            REGISTER: self._register,
+        }
 
     def _region(self, name: str) -> str:
         if name not in self._stores:
@@ -149,7 +167,7 @@ class RegionsBase:
 
 def lag_of(region: str, now: Callable[[], int] = wall_clock) -> RegionFlow[float | None]:
     progress, _ = yield from progress_of(region)
-    return (now() - progress.until) / 1000 if progress.passes else None
+    return progress.lag(now())
 
 
 def count_doubts() -> RegionFlow[int]:

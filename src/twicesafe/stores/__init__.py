@@ -72,7 +72,7 @@ from ._urls import open_async_store, open_store
 
 if _TYPE_CHECKING:
     from .._core import lifecycle
-    from .._core.matching import matches
+    from .._core.record_filter import matches
     from ._threaded_store import ThreadedStore
 
 __all__ = [
@@ -150,7 +150,7 @@ def __getattr__(name: str) -> _Any:
 
         return ThreadedStore
     if name == "matches":
-        from .._core.matching import matches
+        from .._core.record_filter import matches
 
         return matches
     if name == "lifecycle":

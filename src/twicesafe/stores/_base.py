@@ -18,6 +18,7 @@ from .._core.protocol import Claimed, Request
 from ..errors import UnsupportedByStoreError, stays_here
 
 if TYPE_CHECKING:
+    from .._values.hidden_keys import HiddenKeys
     from ._outbox_port import AsyncOutboxPort, OutboxPort
 
 __all__ = ["AsyncStore", "Capabilities", "Finding", "Program", "Store"]
@@ -78,6 +79,8 @@ class _Described:
     """`recall` works: the store is embedded, so it can look without a round trip."""
     url: str
     """The URL without its password."""
+    hidden_keys: HiddenKeys | None = None
+    """Hides the text of every key before this store gets it; None: the text is readable."""
 
     def __reduce__(self) -> NoReturn:
         raise stays_here(self)

@@ -57,6 +57,9 @@ def uncancellable(work: Coroutine[Any, Any, Any]) -> Uncancellable:
 class AsyncBatcher:
     """A single call runs at once; calls that arrive while it runs share the next batch.
 
+    After a batch of several, its callers come back in one turn of the loop. Then the first of them
+    does not run alone: it waits for the others of its turn.
+
     One failing item does not affect the others: `perform_all` puts its exception in its place.
     """
 
@@ -70,21 +73,23 @@ class AsyncBatcher:
         self._all = perform_all
         self._most = most
         self.is_busy = False
+        self._crowded = False
+        """Whether the last batch had several requests."""
         self._gathered: deque[tuple[Any, asyncio.Future[Any]]] = deque()
         self._pump: asyncio.Task[None] | None = None
 
     async def perform(self, request: Any) -> Any:
-        if not self.is_busy:
-            self.is_busy = True
-            try:
-                return await self._one(request)
-            finally:
-                self.is_busy = False
-                if self._gathered:
-                    self._start()
-        future = asyncio.get_running_loop().create_future()
-        self._gathered.append((request, future))
-        return await future
+        if self.is_busy or self._crowded:
+            future = asyncio.get_running_loop().create_future()
+            self.put(request, future)
+            return await future
+        self.is_busy = True
+        try:
+            return await self._one(request)
+        finally:
+            self.is_busy = False
+            if self._gathered:
+                self._start()
 
     def submit(self, request: Any) -> Uncancellable:
         """Like `perform`, but not in the caller's task, so that a cancellation cannot stop it."""
@@ -107,6 +112,7 @@ class AsyncBatcher:
             while self._gathered:
                 batch = self._next()
                 count = len(batch)
+                self._crowded = count > 1
                 try:
                     if count == 1:
                         answers = [await self._one(batch[0][0])]

@@ -15,8 +15,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
+from .._values.hidden_keys import HiddenKeys
 from .._values.settings import expect, seconds, suggestion
 from ..errors import ConfigurationError, UsageError
 from ._base import AsyncStore, Store
@@ -72,8 +73,14 @@ _DRIVERS: Final[dict[str, tuple[str, ...]]] = {
 ``postgresql+asyncpg``, which chooses the driver of the async store and is a scheme."""
 
 
+_HIDDEN_KEYS: Final = "hidden_keys="
+"""The option that every store has; the stores themselves do not see it."""
+
+
 def plain_url(url: str) -> str:
-    """The URL without SQLAlchemy's driver, so that both libraries can use the same URL."""
+    """The URL as the store's class gets it: without SQLAlchemy's driver, so that both libraries can use the
+    same URL, and without the option ``hidden_keys``."""
+    url = _parted(url)[0]
     scheme, colon, rest = url.partition(":")
     base, _, driver = scheme.partition("+")
     known = scheme not in SCHEMES and driver in _DRIVERS.get(base, ())
@@ -101,13 +108,35 @@ def check_store(owner: object, store: object) -> None:
 
 
 def open_store(url: str) -> Store:
-    store: Store = _class_for(url, "").open(plain_url(url))
+    opener, hidden = _class_for(url, ""), _hidden_keys_of(url)
+    store: Store = opener.open(plain_url(url))
+    store.hidden_keys = hidden
     return store
 
 
 def open_async_store(url: str) -> AsyncStore:
-    store: AsyncStore = _class_for(url, "Async").open(plain_url(url))
+    opener, hidden = _class_for(url, "Async"), _hidden_keys_of(url)
+    store: AsyncStore = opener.open(plain_url(url))
+    store.hidden_keys = hidden
     return store
+
+
+def _hidden_keys_of(url: str) -> HiddenKeys | None:
+    sources = _parted(url)[1]
+    if len(sources) > 1:
+        raise ConfigurationError("hidden_keys is in this URL twice: a store has one secret")
+    return HiddenKeys.load(unquote_plus(sources[0])) if sources else None
+
+
+def _parted(url: str) -> tuple[str, list[str]]:
+    """The URL without ``hidden_keys``, and what is said there."""
+    place, mark, query = url.partition("?")
+    if _HIDDEN_KEYS not in query:
+        return url, []
+    parts = query.split("&")
+    kept = "&".join(part for part in parts if not part.startswith(_HIDDEN_KEYS))
+    sources = [part.removeprefix(_HIDDEN_KEYS) for part in parts if part.startswith(_HIDDEN_KEYS)]
+    return f"{place}{mark if kept else ''}{kept}", sources
 
 
 def is_missing(url: str) -> bool:

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from .._core import lifecycle
-from .._core.matching import matches
 from .._core.protocol import (
     Ack,
     AuditLog,
@@ -40,6 +39,7 @@ from .._core.protocol import (
     Survey,
     Sweep,
 )
+from .._core.record_filter import matches
 from .._forking import RenewedLock
 from .._values.clocks import since_boot, wall_clock
 from .._values.records import AuditEntry, Row, State, Stats, SweepReport, moment

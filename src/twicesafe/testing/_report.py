@@ -12,8 +12,8 @@ __all__ = ["Matrix"]
 
 TITLES: Final = {
     "delivery": "deliveries",
-    "crash": "crashes (its process dies there, then the message comes again)",
-    "kill": "kills (a real process is killed there, then the message comes again)",
+    "crash": "crashes (its process dies there, then the message is delivered again)",
+    "kill": "kills (a real process is killed there, then the message is delivered again)",
     "interleaving": "interleavings (two deliveries of the message at once)",
 }
 WHERE: Final = {

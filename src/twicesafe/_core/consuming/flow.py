@@ -218,7 +218,7 @@ class _ConsumerLoop:
             return
         verdict, report = verdict_of(answer), self.state.report
         if delivery.revoked and verdict.action != "ack":
-            self.intake.done(delivery)  # its partition's next consumer goes on with it
+            self.intake.done(delivery)  # its partition's next consumer continues with it
         elif verdict.action == "ack":
             replayed = verdict.outcome is not None and verdict.outcome.replayed
             if delivery.dead is not None:

@@ -3,7 +3,7 @@
 A *lane* is a queue of messages that must not run at the same time: those of one ordering key
 (``order="key"``), or, without an order, the deliveries of one idempotency key. Only the first
 message of a lane may start. A message that *rests* after a failed attempt keeps its place, so later
-ones of its lane wait, and all other lanes go on.
+ones of its lane wait, and all other lanes continue.
 
 A *suspect* is a message whose last worker died while it ran. It starts only when nothing else runs in
 this process, and nothing else starts while it runs. So if it kills the process again, no other message

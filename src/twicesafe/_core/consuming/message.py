@@ -59,12 +59,13 @@ class Received(msgspec.Struct, gc=False):
     """The part of the source that may be taken from this consumer, if the broker has such parts."""
 
 
-def key_of(message: Message) -> Key:
-    """The key of a message whose consumer has no ``key=``."""
+def key_of(message: Message) -> Key | str:
+    """The key of a message whose consumer has no ``key=``. Most are texts: as a Key, each would be hashed here and
+    again with its scope."""
     headers = message.headers
     if KEY_HEADER in headers:
         try:
-            return Key(parse_key([headers[KEY_HEADER].encode()], most=MAX_KEY_BYTES))
+            return parse_key([headers[KEY_HEADER].encode()], most=MAX_KEY_BYTES)
         except BadKey as bad:
             raise InvalidKeyError(
                 f"the producer's {KEY_HEADER} is not valid: {bad}; the producer must correct it"
@@ -73,9 +74,9 @@ def key_of(message: Message) -> Key:
     if source and id_:
         return Key.natural(source, id_, scope=("cloudevent",))
     if message.id:
-        return _known(message.id)
+        return _fitting(message.id)
     if message.position:
-        return _known(f"position:{message.position}")
+        return _fitting(f"position:{message.position}")
     raise MissingKeyError("the message has no id and no position: give the consumer key=…")
 
 
@@ -95,10 +96,6 @@ def body_of(*arguments: Any) -> bytes:
 def lane_of(message: Message) -> str:
     """The name of the lane of an ordering key: keys of two topics have no order between them."""
     return _fitting(f"{message.topic}/{message.key}")
-
-
-def _known(text: str) -> Key:
-    return Key(_fitting(text))
 
 
 def _fitting(text: str) -> str:

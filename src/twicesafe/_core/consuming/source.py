@@ -42,6 +42,7 @@ from ..publisher import Publisher
 from .message import Message, Received
 
 __all__ = [
+    "DeadLetterOf",
     "Found",
     "Member",
     "Publication",
@@ -166,17 +167,24 @@ class Source(Protocol):
     def close(self) -> Awaitable[None] | None: ...
 
 
+DeadLetterOf: TypeAlias = Callable[[Exception, bool], Outgoing]
+"""Of the error, and whether it must be brief."""
+
+
 class Publication(msgspec.Struct):
     """What is published for one delivery, in the transaction that commits its acknowledgement."""
 
     message: Message
     """The delivery, by its identity as an object: a redelivery is another one."""
     messages: list[Outgoing]
-    dead: Callable[[Exception], Outgoing]
-    """The dead letter that is published instead, if the broker refuses one of the messages."""
+    dead: DeadLetterOf
+    """The dead letter that is published instead, if the broker refuses one of the messages; the brief one,
+    if it refuses the dead letter."""
     identity: bytes | None = None
     """The id to log as processed; None: nothing was processed, it is a dead letter."""
     fingerprint: bytes = b""
+    is_brief: bool = False
+    """Its dead letter is the brief one already."""
 
 
 class PublishingSource(Source, Protocol):

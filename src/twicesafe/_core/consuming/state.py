@@ -1,4 +1,4 @@
-"""What the consumer flow says and hears: its commands, what may have happened, and one run's state.
+"""The commands and events of the consumer flow, and the state of one run.
 
 All of it is plain data, so that both runtimes perform the same commands and the simulation can stop
 before or after any of them.

@@ -6,6 +6,9 @@
     failed for good; no usable key; another payload        dead_letter
     under a known id; parked, held
 
+A repeat whose recorded answer cannot be read is a repeat of what is done, or of what failed for good. If
+it were tried again until the record expires, the work would run again.
+
 `ack` is said only of work whose record is durable. An error that is not in the table is a failure for
 good: an unknown state must not loop.
 """
@@ -19,6 +22,7 @@ import msgspec
 from ..._values.outcomes import Outcome
 from ...errors import (
     BrokerUnavailableError,
+    CorruptRecordError,
     InvalidKeyError,
     LeaseLostError,
     MissingKeyError,
@@ -73,6 +77,8 @@ def verdict_of(answer: Outcome[Any] | Exception) -> Verdict[Any]:
         return Verdict("ack", outcome=answer)
     if isinstance(answer, ResultError):
         return Verdict("ack", error=answer)  # done; only its result cannot be had
+    if isinstance(answer, CorruptRecordError) and answer.done is not None:
+        return Verdict("ack" if answer.done else "dead_letter", error=answer)
     if isinstance(answer, Retry):
         return Verdict("retry", SOON if answer.after is None else answer.after, error=answer)
     for kind, wait in _WAITS:

@@ -239,7 +239,7 @@ class Exchange:
     def is_not_kept(self, *, lingered: bool) -> bool:
         """The client has disconnected. Can the edge stop taking the response?
 
-        `lingered`: the response went on for longer than the policy's `linger`.
+        `lingered`: the response continued for longer than the policy's `linger`.
         """
         return lingered or self.recording.overflowed
 

@@ -21,7 +21,8 @@ from itertools import islice
 import msgspec
 
 from ..._values.context import scope_of_context
-from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key
+from ..._values.hidden_keys import HiddenKeys
+from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key, as_key
 from ..._values.signed_key import SignatureCheck
 from ...errors import ConfigurationError, TwicesafeError, UntrustedKeyError
 from .fingerprint import http_fingerprint
@@ -61,7 +62,12 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class Rules:
-    def __init__(self, policy: HttpPolicy, scope: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        policy: HttpPolicy,
+        scope: tuple[str, ...] = (),
+        hidden_keys: HiddenKeys | None = None,
+    ) -> None:
         self.policy = policy
         self.methods = policy.methods
         self.max_body = policy.max_body
@@ -70,7 +76,7 @@ class Rules:
         self.hidden = frozenset() if policy.forward_key else self.names
         """Fields that the handler does not get."""
         self._place = policy.header or " or ".join(map(place_of, policy.key_from))
-        self._outer_scope = scope
+        self._outer_scope, self._hidden_keys = scope, hidden_keys
         self._scope_room = MAX_SCOPE_PARTS - len(scope) - 1 - policy.per_operation
         """The most parts that the scope of the policy may have."""
         if self._scope_room < 1:
@@ -162,13 +168,11 @@ class Rules:
         if found is None:
             self._require_key(request)
             return None
-        policy = self.policy
+        policy, hidden = self.policy, self._hidden_keys
+        scope = (*scope_of_context(), *self._outer_scope, *self.scope(request))
+        full = as_key(found, scope)
         return Admission(
-            Key(
-                found,
-                (*scope_of_context(), *self._outer_scope, *self.scope(request)),
-                absolute=True,
-            ),
+            full if hidden is None else hidden.key(full),
             http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
             self._reruns_all
             or (self._reruns_some and self._rerun.match(request.method, request.path)),

@@ -3,7 +3,7 @@
     epochs      the epoch of a set of keys, as the register keeps it; closing one and opening the next
     claiming    a claim in a region: is this region the home, and may the key be new?
     following   one pass that copies the records that changed, and what it found
-    moving      failing over, switching, settling
+    failover    failing over, switching, settling
 
 A flow yields `On(place, request)`; the places are stores.
 """

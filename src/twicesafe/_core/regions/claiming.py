@@ -46,7 +46,7 @@ HELD, RAN, PROBED = "held", "ran", "done elsewhere"
 Unknown: TypeAlias = Literal["hold", "run"] | Callable[[Key], Any]
 
 _SAID: Final = {"hold": None, "run": False}
-"""What a prober would have said."""
+"""What a probe would have said."""
 
 MOST: Final = 10_000
 """Claims in doubt that a process remembers."""

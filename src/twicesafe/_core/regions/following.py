@@ -22,7 +22,16 @@ from ..run_requests import LoadRun
 from .claiming import PROBED
 from .epochs import OWN_SCOPES, On, RegionFlow, put_document
 
-__all__ = ["SOURCE", "TARGET", "Copied", "Progress", "follow", "progress_key", "progress_of"]
+__all__ = [
+    "PAGE",
+    "SOURCE",
+    "TARGET",
+    "Copied",
+    "Progress",
+    "follow",
+    "progress_key",
+    "progress_of",
+]
 
 SOURCE: Final = "source"
 TARGET: Final = "target"
@@ -33,6 +42,9 @@ PAGE: Final = 200
 NAMED: Final = 20
 """Keys of problems that a report names."""
 
+AHEAD: Final = 5_000
+"""Milliseconds that the clock of a follower may be ahead of the one that reads its progress."""
+
 UNFINISHED: Final = (State.IN_PROGRESS, State.RELEASED, State.SUSPENDED)
 ANSWERED: Final = (State.COMPLETED, State.FAILED)
 
@@ -41,10 +53,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a follower came. In the target, under the name of the source."""
 
     high: int = 0
-    """The newest change that was copied, by the source's clock."""
+    """All changes up to this one were copied, by the source's clock."""
     until: int = 0
     """Everything that the source recorded before this was copied (ms since 1970, the follower's clock)."""
     passes: int = 0
+
+    def lag(self, now: int) -> float | None:
+        """Seconds; None: unknown. No pass has ended, or the clocks of follower and reader differ too much."""
+        if not self.passes or self.until > now + AHEAD:
+            return None
+        return max(0, now - self.until) / 1000
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +140,7 @@ def follow(
     *,
     overlap: int,
     steps: bool,
+    page: int = PAGE,
     base: int | None = None,
     high: int | None = None,
     tell: Callable[[int], None] | None = None,
@@ -138,9 +157,9 @@ def follow(
     seen = _Pass()
     after = ""
     while True:
-        page: Page = yield On(SOURCE, Browse(PAGE, changed_after=since, after=after))
+        found: Page = yield On(SOURCE, Browse(page, changed_after=since, after=after))
         rows = []
-        for row in page.rows:
+        for row in found.rows:
             seen.high = max(seen.high, row.changed_at)
             if row.scope[:1] and row.scope[0] in OWN_SCOPES:
                 continue
@@ -155,10 +174,13 @@ def follow(
             yield from _count(seen, row, answer, base)
         if tell is not None:
             tell(seen.examined)
-        after = page.after
+        after = found.after
         if not after:
             break
-    done = Progress(high=max(before.high, seen.high), until=began, passes=before.passes + 1)
+    # What changed after the pass began may be newer than a record that the pass did not see: it reads on while
+    # the source works.
+    high = max(before.high, min(seen.high, began))
+    done = Progress(high=high, until=began, passes=before.passes + 1)
     if not seen.failed:
         yield from _save(source, document, done)
     return seen.report(began if not seen.failed else before.until, (now() - began) / 1000)

@@ -5,7 +5,7 @@
     running    an earlier call has not ended      → ask again in … seconds
     mismatch   the key was used for another call  → which arguments differ
     unknown    it may or may not have happened    → do not call again; a person or the probe decides
-    failed     it failed for good                 → do not call again
+    failed     it failed permanently              → do not call again
     not_done   nothing was done                   → what to correct
     waiting    a person must approve it           → ask again later
     refused    a person said no                   → do not call again
@@ -75,7 +75,7 @@ _TEXTS: Final[dict[str, str]] = {
         "The outcome of {tool} is unknown: it may have happened. Do not call it again, and do not "
         "try to reach the same by other means. {next} (key {key})"
     ),
-    "failed": "{tool} failed for good: {reason}. Do not call it again for this.",
+    "failed": "{tool} failed permanently: {reason}. Do not call it again for this.",
     "not_done": "Nothing was done by {tool}: {reason}.",
     "waiting": (
         "{tool} was not run: a person must approve it first (key {key}). Tell the user, and call it "

@@ -42,7 +42,7 @@ _NAMES: Final = frozenset({"jsonrpc", "method", "id", "params", "name", "argumen
 _NOTHING_DONE: Final = frozenset({-32700, -32600, -32601, -32602, -32042})
 """Errors of JSON-RPC that come before a tool is called; the last one asks the client to visit a URL."""
 COMPLETE: Final = "complete"
-"""The ``resultType`` of a result that is no request for input; the protocol requires it since 2026."""
+"""The ``resultType`` of a result that is not a request for input; the protocol requires it since 2026."""
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 

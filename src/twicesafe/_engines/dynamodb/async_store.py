@@ -141,9 +141,9 @@ class LoopClient:
 
         settings = self._store.settings
         try:
-            made = with_models(get_session()).create_client(
-                "dynamodb", **place(settings), config=AioConfig(**config(settings, once))
-            )
+            session = with_models(get_session())
+            chosen = AioConfig(**config(settings, once, session.user_agent()))
+            made = session.create_client("dynamodb", **place(settings), config=chosen)
             return await made.__aenter__()
         except (BotoCoreError, ValueError) as error:
             raise settings_refused(error, settings) from error

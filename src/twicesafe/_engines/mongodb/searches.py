@@ -14,8 +14,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ..._core import lifecycle
-from ..._core.matching import matches
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey, Sweep
+from ..._core.record_filter import matches
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...errors import CorruptRecordError
 from ...stores._base import Program

@@ -20,7 +20,7 @@ from .settings import Settings
 
 __all__ = ["CAPABILITIES", "UNTRIED", "MongodbStore"]
 
-CAPABILITIES = Capabilities(server_clock=False, native_expiry=True)
+CAPABILITIES = Capabilities(server_clock=False, native_expiry=True, copies=True)
 
 UNTRIED: Final[Mapping[str, str]] = MappingProxyType(
     {

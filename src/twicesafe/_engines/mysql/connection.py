@@ -45,7 +45,7 @@ class Session:
             if tap is not None:
                 tap("before", command)
             cursor = connection.cursor()
-            changed = cursor.execute(command.sql, command.args or None)
+            changed = cursor.execute(_statement(command, cursor) if command.args else command.sql)
             reply = cursor.fetchall() if type(command) is Query else changed
             if tap is not None:
                 tap("after", command)
@@ -56,6 +56,24 @@ class Session:
     def close(self) -> None:
         if self.connection.open:
             self.connection.close()
+
+
+_LITERALS: Final[dict[type, Callable[[Any], str]]] = {
+    bytes: lambda value: f"X'{value.hex()}'",
+    int: str,
+    bool: "{:d}".format,
+    type(None): lambda _: "NULL",
+}
+
+
+def _statement(command: Any, cursor: Any) -> str:
+    """The statement with its values, as PyMySQL writes them, but numbers and bytes in less time."""
+
+    def by_driver(value: Any) -> str:
+        return cursor.mogrify("%s", (value,)) if value != "" else "''"
+
+    literal_of = _LITERALS.get
+    return command.sql % tuple([literal_of(type(each), by_driver)(each) for each in command.args])  # type: ignore[no-any-return]
 
 
 def connect(settings: Settings) -> Session:

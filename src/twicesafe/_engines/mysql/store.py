@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.driving import drive
@@ -338,13 +339,21 @@ class MysqlStore(Store):
         self._pool.close()
 
 
-_SIZED: Final = ("result", "fingerprint", "error", "after", "arguments")
+@cache
+def _sized_fields(kind: type[Request]) -> tuple[str, ...]:
+    """The fields of a request of this kind whose values have no fixed size."""
+    names = ("result", "fingerprint", "error", "after", "arguments")
+    return tuple(name for name in names if hasattr(kind, name))
 
 
 def _size(request: Request) -> int:
     """Bytes of the values that have no fixed size."""
-    values = (getattr(request, name, None) for name in _SIZED)
-    return sum(len(value) for value in values if value)
+    size = 0
+    for name in _sized_fields(type(request)):
+        value = getattr(request, name)
+        if value:
+            size += len(value)
+    return size
 
 
 def _one_was_refused(error: StoreError) -> bool:

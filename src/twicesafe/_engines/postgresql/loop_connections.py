@@ -47,6 +47,10 @@ class SerialConnection:
         self._store = store
         self._connection: AsyncConnection | None = None
         self._lock = asyncio.Lock()
+        self._until: float | None = None
+        """When the running program has taken too long; None: none runs."""
+        self._timer: asyncio.TimerHandle | None = None
+        """One for all programs: to start and cancel one for each took a tenth of a call."""
 
     async def run(self, program: Callable[..., Program[T]], *words: Any) -> T:
         """Run the program that this call makes."""
@@ -65,8 +69,9 @@ class SerialConnection:
             if connection is None:
                 async with asyncio.timeout_at(until):
                     connection = self._connection = await self._open()
-            # Not asyncio.timeout: a cancelled driver first tries to reach the server, which may hang.
-            alarm = loop.call_at(until, connection.abort)
+            self._until = until
+            if self._timer is None:
+                self._timer = loop.call_at(until, self._check_time, loop)
             try:
                 return await connection.drive(program(*words))
             except SchemaVersionError:
@@ -77,7 +82,7 @@ class SerialConnection:
                         return await connection.drive(program(*words))
                 raise
             finally:
-                alarm.cancel()
+                self._until = None
         except asyncio.CancelledError:
             await self._wait_for_statement()
             raise
@@ -132,7 +137,20 @@ class SerialConnection:
             raise
         return connection
 
+    def _check_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Not asyncio.timeout: a cancelled driver first tries to reach the server, which may hang."""
+        self._timer = None
+        if self._until is None or self._connection is None:
+            return
+        if self._until > loop.time():
+            self._timer = loop.call_at(self._until, self._check_time, loop)
+        else:
+            self._connection.abort()
+
     def drop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.drop()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ..._values.records import Row
-from ...errors import StoreUnavailableError
+from ...errors import SchemaVersionError, StoreUnavailableError
 from ...stores._base import Finding, Program
 from ..sql.commands import (
     Change,
@@ -107,6 +107,8 @@ class PostgresPrograms(RequestPrograms):
         """Mark the row, so that its end is announced. False: it is no longer in progress."""
         try:
             return bool((yield Change(self._await, (self.identity(id),))))
+        except SchemaVersionError:
+            return False  # migrated since: the next claim follows
         except StoreUnavailableError as error:
             if code_of(error) != NOT_FREE:
                 raise

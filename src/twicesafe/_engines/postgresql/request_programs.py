@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from ..._core import lifecycle
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
 from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS
-from ...errors import StoreError, StoreUnavailableError
+from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._base import Program
 from ..sql.commands import Change, Query, atomically
 from ..sql.programs import ACTS, READING
@@ -174,6 +174,8 @@ class RequestPrograms(HeapWalks):
                 if code_of(error) != NOT_FREE:
                     raise
                 return (yield from self._one_by_one(op, asks, asks))
+            except SchemaVersionError:
+                raise  # about the table, not about a request: the store follows a migration
             except StoreError as error:
                 if len(asks) == 1:
                     return [error]
@@ -266,7 +268,7 @@ class RequestPrograms(HeapWalks):
                 where = self.runs if ask.op in RUN_OPS else self
                 return (yield from getattr(where, ask.op)(ask))
             return (yield from self._decide_alone(ask))
-        except StoreUnavailableError:
+        except (StoreUnavailableError, SchemaVersionError):
             raise
         except StoreError as error:
             return error

@@ -63,6 +63,8 @@ class Link(asyncio.Protocol):
         self._since = 0.0
         """When the first of them was sent, or the last reply came."""
         self._unsent: list[bytes] = []
+        self._crowded = False
+        """Whether the last write carried several requests: then more than one caller is at work."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self) -> None:
@@ -89,7 +91,7 @@ class Link(asyncio.Protocol):
         """Let redis-py connect, in a task apart from the caller's.
 
         On Python 3.11, `asyncio.wait_for`, which redis-py uses here, can lose a cancellation. A caller
-        whose time is over would then go on, and wait without a limit.
+        whose time is over would then continue, and wait without a limit.
         """
         await self._end_opening()
         await self._connection.disconnect(nowait=True)
@@ -117,12 +119,13 @@ class Link(asyncio.Protocol):
     def ask(self, line: tuple[Any, ...], request: Any, answer: asyncio.Future[Any]) -> None:
         """Send this request the short way.
 
-        Now if no other is on its way; else with those that follow in this turn of the loop.
+        Now if its caller seems to be alone; else with those that follow in this turn of the loop.
         """
         command, unsent = self._pack(line), self._unsent
         if not self._waiting:
-            self._transport.write(command)
             self._watch()
+        if not self._waiting and not self._crowded:
+            self._transport.write(command)
         else:
             unsent.append(command)
             if len(unsent) == 1:
@@ -150,6 +153,7 @@ class Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._unsent:
+            self._crowded = len(self._unsent) > 1
             self._transport.write(b"".join(self._unsent))
             self._unsent.clear()
 

@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..._core import lifecycle
-from ..._core.matching import matches
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey
+from ..._core.record_filter import matches
 from ..._values.records import AuditEntry, Row, State, Stats, moment
 from ...stores._base import Program
 from ..sql.commands import STATES, number_of, scope_prefix
@@ -156,7 +156,7 @@ class _Scan:
     def step(self, want: dict[str, Any]) -> Program[tuple[int, Any] | None]:
         """The node's time and its answer; None: that was all."""
         before = self._programs.before
-        args = (before + b"*}", self._cursor, SLICE, len(before), self._what)
+        args = (before + b"*", self._cursor, SLICE, len(before), self._what)
         script = self._programs.scripts.search
         conditions = msgspec.msgpack.encode(want)
         call = ScriptCall(script, (), (*args, conditions, self._first), node=self._node)

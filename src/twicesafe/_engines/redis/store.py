@@ -276,4 +276,4 @@ def pauses() -> Any:
     pause = 0.002
     while True:
         yield pause
-        pause = min(pause * 1.5, 0.25)
+        pause = min(pause * 1.15, 0.25)

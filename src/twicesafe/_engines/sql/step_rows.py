@@ -37,20 +37,23 @@ STEP_COLUMNS: Final = (
 )
 
 
-def step_values(id_: bytes | bytearray, step: Step | RecordStep, *times: int) -> tuple[Any, ...]:
-    """In the order of `STEP_COLUMNS`; `times`: created, changed and due."""
+def step_values(
+    id_: bytes, step: Step | RecordStep, *times: int, blob: type[bytes | bytearray] = bytes
+) -> tuple[Any, ...]:
+    """In the order of `STEP_COLUMNS`; `times`: created, changed and due; `blob`: how bytes are bound."""
+    result = step.result
     return (
-        id_,
-        step.name.encode(),
+        blob(id_),
+        blob(step.name.encode()),
         NUMBER_OF_KIND[step.kind],
         NUMBER_OF_STATE[step.state],
         step.fence,
         step.attempt,
         step.position,
-        int(step.undo),
+        1 if step.undo else 0,
         *times,
-        step.fingerprint,
-        step.result,
+        blob(step.fingerprint),
+        None if result is None else blob(result),
     )
 
 

@@ -174,9 +174,9 @@ class SqlitePrograms(SqlPrograms):
         return now + ask.lease, bytearray(self.stored(ask.id)), bytearray(ask.owner), ask.fence
 
     def _step_values(self, ask: RecordStep, now: int) -> tuple[Any, ...]:
-        id_, due = bytearray(ask.id[:16]), now + ask.delay if ask.delay else 0
+        due = now + ask.delay if ask.delay else 0
         of_record = bytearray(self.stored(ask.id)), bytearray(ask.owner), ask.fence
-        return (*step_values(id_, ask, now, now, due), *of_record)
+        return (*step_values(ask.id[:16], ask, now, now, due, blob=bytearray), *of_record)
 
     def peek(self, ask: ClaimRequest) -> Program[Claimed | None]:
         """The answer that needs no write, if there is one."""

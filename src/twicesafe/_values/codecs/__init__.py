@@ -27,13 +27,13 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from ...errors import CorruptRecordError, NotStorableError
+from ...errors import CorruptRecordError, NotStorableError, TwicesafeError
 from .annotations import resolve_return_type
 from .origin import MARK, without_origin
 from .rebuild import from_tagged
 from .tagged import MAX_DEPTH, to_tagged
 
-__all__ = ["DEFAULT_CODEC", "MAX_DEPTH", "Codec", "JsonCodec", "resolve_return_type"]
+__all__ = ["DEFAULT_CODEC", "MAX_DEPTH", "Codec", "JsonCodec", "resolve_return_type", "unreadable"]
 
 _PLAIN: Final = b"j"
 _TAGGED: Final = b"t"
@@ -55,6 +55,18 @@ class Codec(Protocol):
     def decode(self, payload: bytes, declared: Any = Any) -> Any:
         """The value of the bytes, or `CorruptRecordError`."""
         ...
+
+
+def unreadable(error: Exception) -> TwicesafeError:
+    """Our error for what `decode` raised: a codec's own error must not look like the handler's."""
+    if isinstance(error, TwicesafeError):
+        return error
+    problem = CorruptRecordError(
+        f"the codec cannot read the stored result ({type(error).__name__}); the work is done and is not "
+        "run again"
+    )
+    problem.__cause__ = error
+    return problem
 
 
 class JsonCodec:

@@ -314,6 +314,8 @@ class Member:
                 return
 
     def _give_up(self, names: frozenset[str]) -> None:
+        # librdkafka keeps the pause of a partition that leaves: it would bring nothing if it came back.
+        _switch(self._consumer.resume, self._paused & names)
         with self._changed:
             self._prefixes.revoke(names)
             self._paused -= names

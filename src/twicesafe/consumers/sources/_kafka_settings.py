@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..._core.consuming.source import Found, Terms
 from ...errors import BrokerUnavailableError
+from ...outbox.publishers.kafka import LARGEST
 
 __all__ = [
     "CONNECTION",
@@ -57,6 +58,7 @@ def producer_settings(connection: Mapping[str, Any], transactional_id: str) -> d
     return {
         "linger.ms": 5,
         "compression.type": "lz4",
+        "message.max.bytes": LARGEST,
         **connection,
         "transactional.id": transactional_id,
     }

@@ -13,13 +13,17 @@ first one, whose consumer then ends with `ConfigurationError`.
 **Unknown outcomes.** If the answer to a commit is lost, the producer is replaced. Its first request
 makes Kafka end the old transaction, and then the group's offsets tell whether it was committed.
 
+**Starts.** The first message of a partition waits until the group's offset confirms it (`_kafka_offsets`).
+
 **Refusals.** If Kafka refuses one of the published messages (too large, not allowed), the messages are
 committed one by one. For the one that is refused alone, its dead letter is published instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..._core.consuming.message import Message
@@ -29,6 +33,7 @@ from ...errors import BrokerUnavailableError, ConfigurationError, StillInProgres
 from ...outbox.publishers._kafka_wire import record_of
 from ...outbox.publishers.kafka import TO_BLAME
 from ._kafka_member import Member, Receipt
+from ._kafka_offsets import committed_offsets, skip_what_is_done
 from ._kafka_processed import ProcessedIds
 from ._kafka_records import IN_FLUX, name_of, place_of
 
@@ -36,6 +41,9 @@ __all__ = ["TransactionalMember"]
 
 ANSWER: Final = 15.0
 """Seconds for one request of a transaction."""
+
+GRACE: Final = 1.0
+"""Seconds beyond that until a request is given up that should have ended by itself."""
 
 AGAIN: Final = 0.2
 """Seconds until a failed request of the member's own is tried again."""
@@ -76,7 +84,9 @@ class TransactionalMember(Member):
         self._published: dict[Prefix, dict[int, Publication]] = {}
         """By offset: acknowledged, and not committed."""
         self._unready: dict[str, list[Any]] = {}
-        """Records of partitions whose log of processed ids is not read yet."""
+        """The first records of partitions that are not ready yet."""
+        self._begun: set[str] = set()
+        """Partitions whose start is confirmed, and whose log of processed ids is read."""
         super().__init__(config, topics, longest_wait, revoke)
 
     # -- what others ask for ------------------------------------------------------------------------
@@ -146,33 +156,43 @@ class TransactionalMember(Member):
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._closing, AGAIN)
 
-    # -- the thread: reading the log of processed ids -------------------------------------------------
+    # -- the thread: the start of a partition ---------------------------------------------------------
 
     def _serve(self) -> None:
-        if self._processed is not None and self._unready:
-            self._load(self._processed)
+        self._begin_partitions()
         if self._unready:
+            self._answer()
             self._pause()
             self._poll(1, 0)
         else:
             super()._serve()
 
-    def _load(self, processed: ProcessedIds) -> None:
-        for partition in list(self._unready):
+    def _begin_partitions(self) -> None:
+        from confluent_kafka import KafkaException
+
+        for partition, records in list(self._unready.items()):
             try:
-                processed.prepare(self._topics)
-                processed.load(partition)
+                is_done = skip_what_is_done(self._consumer, partition, records[0].offset())
+                if self._processed is not None:
+                    self._processed.prepare(self._topics)
+                    self._processed.load(partition)
+            except KafkaException as error:
+                why = f"Kafka does not tell where {partition} goes on: {error.args[0].name()}"
+                self._report(BrokerUnavailableError(why, blames="none"))
+                return
             except (BrokerUnavailableError, ConfigurationError) as error:
                 self._report(error)
                 return
             with self._changed:
-                for record in self._unready.pop(partition):
+                del self._unready[partition]
+                self._begun.add(partition)
+                for record in () if is_done else records:
                     super()._receive(record)
                 self._changed.notify_all()
 
     def _receive(self, record: Any) -> None:
         partition = name_of(record.topic(), record.partition())
-        if self._processed is None or self._processed.is_loaded(partition):
+        if partition in self._begun:
             super()._receive(record)
         elif partition in self._prefixes.partitions():
             self._unready.setdefault(partition, []).append(record)
@@ -181,6 +201,7 @@ class TransactionalMember(Member):
         super()._give_up(names)
         with self._changed:
             self._published = {one: kept for one, kept in self._published.items() if one.is_open}
+            self._begun -= names
             for name in names:
                 self._unready.pop(name, None)
             if self._processed is not None:
@@ -239,13 +260,7 @@ class TransactionalMember(Member):
         if not doubtful:
             return False
         self._in_doubt = doubtful  # until it is known
-        from confluent_kafka import TopicPartition
-
-        places = [TopicPartition(*place_of(name)) for name, _, _ in doubtful]
-        found = {
-            name_of(place.topic, place.partition): place.offset
-            for place in self._consumer.committed(places, timeout=ANSWER)
-        }
+        found = committed_offsets(self._consumer, [name for name, _, _ in doubtful], ANSWER)
         done = [one for one in doubtful if found[one[0]] >= one[2]]
         self._in_doubt = []
         self._committed(done)
@@ -270,10 +285,34 @@ class TransactionalMember(Member):
             raise KafkaException(refused[0][1])
         offsets = [TopicPartition(*place_of(name), offset) for name, _, offset in due]
         group = self._consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction(offsets, group, ANSWER)
+        self._within(producer.send_offsets_to_transaction, offsets, group, ANSWER)
         self._in_doubt = due
         producer.commit_transaction(ANSWER)
         self._in_doubt = []
+
+    def _within(self, request: Callable[..., None], *given: Any) -> None:
+        """Make a request that librdkafka may never end, whatever its time limit, if the group's coordinator goes
+        away meanwhile (librdkafka issue 5456). Then the producer is left alone, and its successor fences it."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def make() -> None:
+            try:
+                request(*given)
+            except BaseException as error:
+                ended.put(error)
+            else:
+                ended.put(None)
+
+        threading.Thread(target=make, name="twicesafe-kafka-offsets", daemon=True).start()
+        try:
+            error = ended.get(timeout=ANSWER + GRACE)
+        except queue.Empty:
+            self._producer = None
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+        if error is not None:
+            raise error
 
     def _produce(
         self, one: Publication | None, refused: list[tuple[Publication, Any]], **record: Any
@@ -350,18 +389,19 @@ class TransactionalMember(Member):
                     del kept[done]
 
     def _bury(self, refused: Iterable[tuple[Publication, Any]]) -> bool:
-        """Kafka refuses what these have published: their dead letters take its place.
+        """Kafka refuses what these have published: their dead letters take its place, then brief ones.
 
-        False: there are none. If a dead letter is refused itself, its partition waits.
+        False: there are none. If a brief dead letter is refused itself, its partition waits.
         """
-        living = {id(one): (one, error) for one, error in refused if one.identity is not None}
+        found = {id(one): (one, error) for one, error in refused if not one.is_brief}
         with self._changed:
-            for one, error in living.values():
+            for one, error in found.values():
                 if self._processed is not None and one.identity is not None:
                     self._processed.remove(_partition(one.message), one.identity)
                 reason = RuntimeError(f"Kafka refused what was published: {error.name()}")
-                one.messages, one.identity = [one.dead(reason)], None
-        return bool(living)
+                one.is_brief = one.identity is None
+                one.messages, one.identity = [one.dead(reason, one.is_brief)], None
+        return bool(found)
 
 
 def _partition(message: Message) -> str:

@@ -57,7 +57,7 @@ def _visibility(queue: str, settings: Mapping[str, str], terms: Terms) -> Iterat
     if visibility < least:
         yield Found(
             f"{queue} has a visibility timeout of {visibility:g} s, and the lease is {terms.lease:g} s: "
-            "after a crash the message comes again before it may run, and each time counts as a delivery",
+            "after a crash the message is redelivered before it may run, and each time counts as a delivery",
             f"set VisibilityTimeout to {least:.0f} or more",
         )
     longest = max(terms.longest_backoff, terms.timeout or 0)

@@ -225,7 +225,7 @@ class RedisStreamSource(ConnectionSource):
             self._stream, self._group, self._consumer, round(self.patience * 1000),
             start_id=self._cursor, count=most,
         )  # fmt: skip
-        if self._cursor == b"0-0":  # the whole list was seen; else the next fetch goes on
+        if self._cursor == b"0-0":  # the whole list was seen; else the next fetch continues
             self._looked = time.monotonic()
         pipe = client.pipeline(transaction=False)
         kept = [(id_, fields) for id_, fields in entries if id_ is not None]

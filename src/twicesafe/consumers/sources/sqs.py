@@ -138,7 +138,7 @@ class SqsSource:
             position=f"{self.name}/{got['MessageId']}",
         )
 
-    # -- settling: a receipt that has expired is no error, the message comes again ------------------
+    # -- settling: a receipt that has expired is not an error: the message is redelivered----------------
 
     def acknowledge(self, receipts: Sequence[str]) -> None:
         self._settle(self._client.calls.delete_message_batch, receipts)

@@ -26,7 +26,7 @@ class DjangoExchange:
         self.stream: Any = None
         """Under ASGI, the streaming body."""
         self.has_lingered: Callable[[], bool] = lambda: False
-        """True: the stream went on after the disconnect for longer than `linger`."""
+        """True: the stream continued after the disconnect for longer than `linger`."""
         self._passed = self._streams = False
         request._twicesafe = self  # the signal handler gets only the request
 

@@ -31,6 +31,8 @@ _READY: Final[set[str]] = set()
 class DjangoDatabase:
     """The part of a store that `Inbox` and `Outbox` use."""
 
+    hidden_keys = None
+
     def __init__(self, alias: str, url: Callable[[], str]) -> None:
         self._alias, self._url = alias, url
         self.outbox = _DjangoOutbox(self)

@@ -1,4 +1,4 @@
-"""The admin of records and outbox messages: only to look. Operators act with ``manage.py twicesafe``.
+"""The admin of records and outbox messages: read-only. Operators act with ``manage.py twicesafe``.
 
 Loaded by `django.contrib.admin`, if the project has it. A user needs Django's permission to view the model.
 Keys and payloads are not shown: they come from senders and may name people.

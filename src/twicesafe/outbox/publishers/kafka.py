@@ -14,6 +14,7 @@ publisher replaces the producer, and the relay retries them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -24,9 +25,13 @@ from ...errors import BrokerUnavailableError, ConfigurationError
 from ._kafka_wire import record_of
 from ._urls import kafka_url
 
-__all__ = ["TO_BLAME", "KafkaPublisher"]
+__all__ = ["LARGEST", "TO_BLAME", "KafkaPublisher"]
 
 OPTIONS: Final = {"prefix": "", "batch": 500, "timeout": 10.0}
+
+LARGEST: Final = 100_000_000
+"""Bytes of a message. The broker knows its limit; librdkafka's own (1 MB) is smaller than Kafka's default, so a
+message that Kafka has taken could not be published again as a dead letter."""
 
 TO_BLAME: Final = frozenset(
     {"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_MSG_SIZE", "INVALID_RECORD", "POLICY_VIOLATION",
@@ -56,6 +61,7 @@ class KafkaPublisher:
         self._config = {
             "linger.ms": 5,
             "compression.type": "lz4",
+            "message.max.bytes": LARGEST,
             "log_level": 0,  # the failing publish reports it
             **config,
             "enable.idempotence": True,
@@ -99,13 +105,22 @@ class KafkaPublisher:
                 answers[place] = self._blamed(error)
                 break  # what is not produced cannot overtake it
             produced += 1
-        producer.flush(self._timeout + 1)
+        self._flush(producer)
         for place in range(produced):
             report = reports[place]
             answers[place] = None if report is None else self._meaning(report, messages[place])
         if any(answers[:produced]):
             self._renew()
         return answers
+
+    def _flush(self, producer: Any) -> None:
+        """Wait for the reports. After a refusal by the broker the producer is unusable, and says so first."""
+        from confluent_kafka import KafkaException
+
+        with contextlib.suppress(KafkaException):
+            producer.flush(self._timeout + 1)
+            return
+        producer.flush(self._timeout + 1)
 
     def _meaning(self, report: Any, message: Message) -> Exception:
         """The error for a message that was not delivered."""

@@ -92,7 +92,7 @@ class BrowsingRules(Rules):
 
     @rule()
     def test_a_row_that_ceases_to_match_meanwhile_hides_no_other(self) -> Script[None]:
-        """An operator releases what a page shows, and goes on to the next page."""
+        """An operator releases what a page shows, and continues to the next page."""
         for number in range(4):
             yield from reach(State.HELD, Key(f"key-{number}"))
         seen = set()

@@ -6,12 +6,14 @@
 -- `elsewhere`: ids that this node listed but could not read, because their slot moves; the caller asks for them.
 --
 -- Most records do not match, so a condition looks at as little as it can. A state is in the first byte, and Lua
--- keeps no copy of a single byte. All times are in the first 35 bytes, and the value ends within the first 308.
+-- keeps no copy of a single byte. All times are in the first 35 bytes, and the value ends within the first 308; in the
+-- compact layout, which most records have, it follows the times.
 local before, what, want, first_bytes = tonumber(ARGV[4]), ARGV[5], cmsgpack.unpack(ARGV[6]), ARGV[7]
 local elsewhere, found, matched = {}, {}, 0
 local counts, stuck, oldest = {}, 0, -1
 for state = 1, 16 do counts[state] = 0 end
-local HEAD = (want.value or want.scope) and 319 or 34
+local WHOLE = 319
+local HEAD = want.scope and WHOLE or want.value and 35 + #want.value or 34
 local few = want.states or want.stuck and '1' -- the states that are looked for
 local byte, sub, unpack_, floor, pcall_ = string.byte, string.sub, struct.unpack, math.floor, redis.pcall
 
@@ -54,6 +56,13 @@ local function matches(key, text)
   if want.stuck and state ~= IN_PROGRESS then return end
   if want.cause and flags % 8 ~= want.cause then return end
   local compact = version == 2
+  if want.value then
+    if not compact then
+      text = redis.call('GETRANGE', key, '0', WHOLE)
+    elseif byte(text, 36) ~= #want.value or not starts(text, want.value, 37) then
+      return
+    end
+  end
   local created, changed, lease, expires, at = times(text, compact, state)
   if expires > 0 and expires <= now then return end
   if want.stuck and lease > now then return end
@@ -82,9 +91,12 @@ local function right_id(key)
     and (not want.half or floor(byte(key, last + 1) / 16) == want.half)
 end
 
+-- The pattern ends with its star: comparing the end of each key there takes as long as the rest of the SCAN.
 local page = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[1], 'COUNT', ARGV[3])
-for _, key in ipairs(page[2]) do
-  if #key == before + 33 and right_id(key) then
+local keys = page[2]
+for at = 1, #keys do
+  local key = keys[at]
+  if #key == before + 33 and byte(key, -1) == 125 and right_id(key) then
     local text = pcall_('GETRANGE', key, '0', few and '0' or HEAD)
     if few and type(text) == 'string' and text ~= '' then
       text = byte(few, byte(text) % 16 + 1) == 49 and pcall_('GETRANGE', key, '0', HEAD) or ''

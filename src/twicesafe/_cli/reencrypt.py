@@ -1,0 +1,79 @@
+"""``twicesafe keys reencrypt``: after a key rotation, write old answers under the new encryption key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ..errors import UsageError
+from .exits import NO, USAGE, Ended
+from .options import ConfigOption, JsonOption, StoreOption
+from .output import Screen, counted
+from .settings import existing, opened
+
+__all__ = ["reencrypt_keys"]
+
+SHOWN = 10
+"""Unreadable keys that are named."""
+
+
+def reencrypt_keys(
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", min=1, help="Examine at most N records.", show_default=False
+        ),
+    ] = None,
+    after: Annotated[
+        str,
+        typer.Option(
+            "--after",
+            metavar="MARK",
+            help="Continue after this mark, which the last run printed.",
+            show_default=False,
+        ),
+    ] = "",
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    r"""Encrypt recorded answers with the first key of the key ring, newest first.
+
+    The key ring is \[policy] encryption in twicesafe.toml, or TWICESAFE_POLICY_ENCRYPTION. It can run during
+    deliveries, and again after a crash. Exit status 1 if an answer does not decrypt.
+    Example: [cyan]TWICESAFE_POLICY_ENCRYPTION=file:keys.txt twicesafe keys reencrypt --limit 10000[/]
+    """
+    screen = Screen(json)
+    with opened(existing(store, config)) as receiver:
+        try:
+            report = receiver.reencrypt(limit=limit, after=after)
+        except UsageError as error:
+            raise Ended(
+                f"{error}; in twicesafe.toml: [policy] encryption = 'file:/path'", USAGE
+            ) from error
+    if json:
+        screen.data(
+            {
+                "examined": report.examined,
+                "rewritten": report.rewritten,
+                "changed": report.changed,
+                "unreadable": list(report.unreadable),
+                "after": report.after,
+            }
+        )
+    else:
+        screen.say(
+            Text("✓", "green"),
+            f"{counted(report.rewritten, 'answer')} of {counted(report.examined, 'record')} re-encrypted",
+        )
+        if report.after:
+            screen.say(Text(f"more records follow: add --after {report.after}", "dim"))
+    if report.unreadable:
+        named = ", ".join(report.unreadable[:SHOWN])
+        raise Ended(
+            f"{counted(len(report.unreadable), 'answer')} did not decrypt and stayed as they were ({named}…): "
+            "is their key in the key ring?",
+            NO,
+        )

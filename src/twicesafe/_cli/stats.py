@@ -1,0 +1,296 @@
+"""``twicesafe stats``, ``top`` and ``audit``: how many keys, how large, how fast; and what operators did."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from .. import Receiver, Record, State
+from .._core.searching import When
+from .._values.records import AuditEntry, Stats
+from ..planning import Measured, measured_from
+from .options import ConfigOption, JsonOption, StoreOption, duration, flag
+from .output import (
+    BETWEEN,
+    STATES,
+    Screen,
+    ago,
+    audit_data,
+    bytes_text,
+    shortened,
+    state_text,
+    table,
+    visible,
+)
+from .search_options import when
+from .settings import existing, opened
+from .stopping import interruptible
+
+__all__ = ["audit", "stats", "top"]
+
+BAR: Final = 12
+SAMPLE: Final = 1000
+"""How many of the newest records are used to measure growth."""
+LONG: Final = 600
+"""Seconds: a burst says nothing about what the retention will hold."""
+SHOWN: Final = 5
+"""Keys and acts that `top` lists."""
+PATIENCE: Final = 5
+"""`top` rests at least this many times as long as its look at the store took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at a store shows."""
+
+    url: str
+    stats: Stats
+    measured: Measured
+
+    @classmethod
+    def at(cls, receiver: Receiver) -> Look:
+        newest, _ = receiver.records_page(limit=SAMPLE)
+        return cls(receiver.store.url, receiver.stats(), measured_from(newest))
+
+    @property
+    def per_key(self) -> float | None:
+        """Bytes per record, indexes included."""
+        size, total = self.stats.size, self.stats.total
+        return size / total if size is not None and total else None
+
+    def data(self) -> dict[str, Any]:
+        stats, measured = self.stats, self.measured
+        oldest = stats.oldest_in_progress
+        return {
+            "store": self.url,
+            "total": stats.total,
+            "by_state": {state.value: stats.by_state.get(state, 0) for state in State},
+            "stuck": stats.stuck,
+            "expired": stats.expired,
+            "oldest_in_progress": None if oldest is None else oldest.isoformat(),
+            "bytes": stats.size,
+            "bytes_per_key": self.per_key,
+            "new_keys_per_second": measured.new_keys,
+            "late_duplicates": measured.late,
+        }
+
+    def lines(self) -> list[str]:
+        """What follows the table of states."""
+        stats = self.stats
+        said = [f"{stats.total:,} keys; {stats.expired:,} past their retention (`sweep`)"]
+        if stats.oldest_in_progress is not None:
+            late = f", {stats.stuck:,} past their lease (taken over at their next delivery)"
+            said.append(
+                f"oldest work in progress: {ago(stats.oldest_in_progress)}{late if stats.stuck else ''}"
+            )
+        if self.per_key is not None and stats.size is not None:
+            said.append(f"size: {bytes_text(stats.size)}, {self.per_key:,.0f} bytes per key")
+        return [*said, *self._growth(), *self._late()]
+
+    def _growth(self) -> list[str]:
+        measured, rate = self.measured, self.measured.new_keys
+        if rate is None:
+            return []
+        pace = f"{rate:,.1f}/s" if rate >= 1 else f"{rate * 3600:,.1f}/h"
+        said = (
+            f"growth: {pace} new keys (the newest {measured.records:,}, in {measured.span:,.1f} s)"
+        )
+        if measured.span >= LONG and measured.retention is not None and self.per_key is not None:
+            kept = rate * measured.retention * self.per_key
+            said += f"; at this pace the retention holds {bytes_text(kept)}"
+        return [said]
+
+    def _late(self) -> list[str]:
+        late = self.measured.late
+        if not late:
+            return []
+        return [f"late duplicates: {late:,} of the newest {self.measured.records:,} ran again"]
+
+
+def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Count the keys in each state; show overdue work, bytes and growth.
+
+    A repeat writes nothing, so a store does not count duplicates: metrics and [cyan]/health[/] of a running
+    service do. Example: [cyan]twicesafe stats --store sqlite:///keys.db[/]
+    """
+    screen = Screen(json)
+    with opened(existing(store, config)) as receiver:
+        look = Look.at(receiver)
+    if json:
+        screen.data(look.data())
+        return
+    screen.place(look.url)
+    screen.out.print(_states(look.stats))
+    for line in look.lines():
+        screen.out.print(line, soft_wrap=True, markup=False)
+
+
+def _states(found: Stats, before: Stats | None = None) -> Table:
+    made = table("state", "keys", "", "")
+    for column in made.columns:
+        column.no_wrap = True
+    made.columns[0].min_width, made.columns[1].min_width = 11, 5
+    made.columns[1].justify = "right"
+    most = max(found.by_state.values(), default=0)
+    for state in State:
+        number = found.by_state.get(state, 0)
+        style, meaning = STATES[state]
+        change = 0 if before is None else number - before.by_state.get(state, 0)
+        made.add_row(
+            state_text(state),
+            f"{number:,}",
+            Text(_bar(number, most), style),
+            Text(f"{change:+,}" if change else meaning if number else "", "dim"),
+        )
+    return made
+
+
+def _bar(number: int, most: int) -> str:
+    """A bar relative to the largest number; any number above zero shows at least half a block."""
+    cells = number * BAR * 2 // most if most else 0
+    return "█" * (cells // 2) + ("▌" if cells % 2 or (number and not cells) else "")
+
+
+# --- audit -----------------------------------------------------------------------------------
+
+
+def audit(
+    since: Annotated[
+        Any,
+        typer.Option(
+            "--since",
+            metavar="WHEN",
+            parser=when(),
+            help="Within this time (1d), or since this moment (UTC).",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N.")] = 50,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List what operators did to keys and outbox lanes: who, what and why, newest first.
+
+    Actions on a key are kept as long as its record, actions on a lane until you delete them.
+    Example: [cyan]twicesafe audit --since 1d[/]
+    """
+    screen = Screen(json)
+    chosen: When | None = since
+    with opened(existing(store, config)) as receiver:
+        log = receiver.audit_log(limit=limit, since=chosen)
+    if json:
+        screen.data({"acts": [{**_subject(entry), **audit_data(entry)} for entry in log]})
+        return
+    if not log:
+        screen.say(Text("no operator has changed a key or a lane", "dim"))
+        return
+    screen.out.print(_acts(log, screen.piped))
+
+
+def _subject(entry: AuditEntry) -> dict[str, Any]:
+    if entry.lane is not None:
+        return {"lane": entry.lane}
+    return {"id": entry.id.hex(), "key": entry.value, "scope": list(entry.scope)}
+
+
+def _acts(log: list[AuditEntry], whole: bool) -> Table:
+    made = table("when", "who", "did", "id", "key", "scope", "state before", "why")
+    for column in (0, 2, 3, 6):
+        made.columns[column].no_wrap = True
+    made.columns[7].overflow = "fold"
+    for entry in log:
+        scope = BETWEEN.join(entry.scope)
+        key = entry.value if entry.lane is None else f"lane {entry.lane}" if whole else "lane"
+        made.add_row(
+            ago(entry.at),
+            Text(visible(entry.by)),
+            entry.action,
+            entry.short,
+            Text(visible(key) if whole else shortened(key, 24)),
+            Text(visible(scope) if whole else shortened(scope, 24)),
+            state_text(entry.state_before),
+            Text(visible(entry.why)),
+        )
+    return made
+
+
+# --- top -------------------------------------------------------------------------------------
+
+
+def top(
+    every: Annotated[
+        float,
+        typer.Option(
+            "--every", metavar="DURATION", parser=duration(0.2), help="Time between two refreshes."
+        ),
+    ] = "5s",  # type: ignore[assignment]
+    once: Annotated[bool, flag("--once", help="Print one screen, then exit.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Watch a store: keys by state, size, growth, keys that wait for an operator, the last actions.
+
+    Each refresh counts all records, so a large store is refreshed less often than --every says.
+    Example: [cyan]twicesafe top --every 2s[/]
+    """
+    screen = Screen(json)
+    with opened(existing(store, config)) as receiver, interruptible() as stop:
+        if once or json or not screen.out.is_terminal:
+            before = None
+            while True:
+                began = time.monotonic()
+                look, shown = _screenful(receiver, before)
+                screen.data(look.data(), None) if json else screen.out.print(shown)
+                if once or stop.wait(_rest(every, began)):
+                    return
+                before = look.stats
+        with Live(console=screen.out, screen=True, auto_refresh=False) as live:
+            before = None
+            while True:
+                began = time.monotonic()
+                look, shown = _screenful(receiver, before)
+                live.update(shown, refresh=True)
+                before = look.stats
+                if stop.wait(_rest(every, began)):
+                    return
+
+
+def _rest(every: float, began: float) -> float:
+    return max(every, PATIENCE * (time.monotonic() - began))
+
+
+def _screenful(receiver: Receiver, before: Stats | None) -> tuple[Look, Group]:
+    look = Look.at(receiver)
+    waiting, _ = receiver.records_page(state=[State.HELD, State.PARKED], limit=SHOWN)
+    stuck, _ = receiver.records_page(stuck=True, limit=SHOWN)
+    acts = receiver.audit_log(limit=SHOWN)
+    parts: list[Any] = [Text(visible(look.url), "dim"), _states(look.stats, before)]
+    parts += [Text(line) for line in look.lines()]
+    for title, records in (("waits for an operator", waiting), ("stuck", stuck)):
+        if records:
+            parts += [Text(f"\n{title}", "bold"), _few(records)]
+    if acts:
+        parts += [Text("\nlast actions", "bold"), _acts(acts, whole=False)]
+    return look, Group(*parts)
+
+
+def _few(records: list[Record]) -> Table:
+    made = table("", "", "", "", "", header=False)
+    for record in records:
+        made.add_row(
+            record.short,
+            state_text(record.state),
+            Text(shortened(record.value, 32)),
+            ago(record.changed_at),
+            Text(shortened(record.error, 32)),
+        )
+    return made

@@ -1,0 +1,211 @@
+"""Moving the keys of a home to another region: failing over, switching, settling.
+
+Both close the epoch, and then open the next one. Between the two no region starts work. A worker of the
+old region may act on what the register said before, for one lease; `cut` is after that.
+
+    fail_over   the old region is lost or cut off: open at once, with what was copied, and in doubt
+    switch      both regions are up: wait for `cut`, copy the rest, open without doubt
+    settle      the old region's store is back: copy the rest, and end the doubt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from ..._values.keys import Key
+from ...errors import ConfigurationError, StoreError, UsageError
+from ..protocol import Ack, RaiseFences
+from .epochs import Epoch, On, RegionFlow, change, look
+from .following import PAGE, TARGET, Copied, follow, progress_of
+
+__all__ = ["Move", "Wait", "current", "fail_over", "settle", "switch"]
+
+PATIENCE: Final = 0.2
+"""Seconds between two looks at a clock that has to pass a moment."""
+
+
+class Wait(NamedTuple):
+    seconds: float
+
+
+class Move(NamedTuple):
+    """What a move needs to know. Times are milliseconds."""
+
+    key: Key
+    """Of the home, in the register."""
+    to: str
+    lease: int
+    skew: int
+    overlap: int
+    now: Callable[[], int]
+    steps: bool = False
+    """The old region's store can keep durable runs."""
+    page: int = PAGE
+    """Records that are read at once."""
+
+
+def current(key: Key) -> RegionFlow[tuple[Epoch, bytes]]:
+    found = yield from look(key)
+    if found is None:
+        raise ConfigurationError(
+            f"the register has no epoch for the keys of {key.value!r}; run regions.create() once, if this is "
+            "the right register",
+            key=key,
+        )
+    return found
+
+
+def fail_over(move: Move, max_lag: float) -> RegionFlow[Epoch]:
+    epoch, document = yield from _checked(move)
+    before, _ = yield from progress_of(epoch.region)
+    lag = before.lag(move.now())
+    if lag is None:
+        why = (
+            "the clock of the follower is ahead of this machine's"
+            if before.passes
+            else f"no follower has copied {epoch.region!r} to it"
+        )
+        raise UsageError(
+            f"the lag of {move.to!r} behind {epoch.region!r} is unknown: {why}; nothing was changed; "
+            "without copies every key would be in doubt",
+            key=move.key,
+        )
+    if lag > max_lag:
+        raise UsageError(
+            f"{move.to!r} is {lag:.0f} s behind {epoch.region!r}, and the most that was allowed is "
+            f"{max_lag:g} s; nothing was changed; to accept that what {epoch.region!r} did in this time "
+            f"is in doubt, repeat with max_lag={lag + 60:.0f} or more",
+            key=move.key,
+        )
+    document = yield from _closed(move, epoch, document)
+    cut = move.now() + move.lease + move.skew
+    return (
+        yield from _opened(
+            move, epoch, document, cut, before.until, copied_high=before.high, doubt=True
+        )
+    )
+
+
+def switch(move: Move) -> RegionFlow[Epoch]:
+    epoch, document = yield from look_or_reopen(move)
+    if epoch.region == move.to:
+        return epoch
+    yield from _copied(move, epoch)  # most of it, while the old region works
+    document = yield from _closed(move, epoch, document)
+    cut = move.now() + move.lease + move.skew
+    try:
+        yield from _until(move, cut)
+        rest = yield from _copied(move, epoch)
+    except (StoreError, UsageError):
+        yield from change(move.key, document, closed=False)
+        raise
+    return (yield from _opened(move, epoch, document, cut, rest.until))
+
+
+def look_or_reopen(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
+    """A switch that did not end may be taken back: the old region serves its keys again."""
+    epoch, document = yield from current(move.key)
+    if epoch.closed and epoch.region == move.to:
+        return (yield from change(move.key, document, closed=False))
+    return (yield from _checked(move))
+
+
+def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
+    """`lost`: the records of the old region are gone, so nothing will be learned."""
+    epoch, document = yield from current(move.key)
+    if epoch.closed or epoch.region != move.to:
+        raise UsageError(
+            f"the keys of {move.key.value!r} moved meanwhile; look at regions.status()",
+            key=move.key,
+        )
+    found = Copied()
+    if epoch.doubt and not lost:
+        yield from _until(move, epoch.cut)  # what the old region starts is in its store by then
+        found = yield from follow(
+            epoch.source,
+            move.now,
+            overlap=move.overlap,
+            steps=move.steps,
+            page=move.page,
+            base=epoch.base,
+            high=epoch.copied_high,
+        )
+        _refuse_failed(move, found)
+    if epoch.doubt:
+        yield from change(move.key, document, doubt=False)
+    return found
+
+
+def _checked(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
+    epoch, document = yield from current(move.key)
+    if epoch.region == move.to:
+        raise UsageError(
+            f"{move.to!r} serves the keys of {move.key.value!r} already; nothing was changed",
+            key=move.key,
+        )
+    if epoch.doubt:
+        raise UsageError(
+            f"what {epoch.source!r} did before epoch {epoch.number} is still in doubt; nothing was changed; "
+            "run regions.settle() first, with lost=True if its records are gone",
+            key=move.key,
+        )
+    return epoch, document
+
+
+def _closed(move: Move, epoch: Epoch, document: bytes) -> RegionFlow[bytes]:
+    if epoch.closed:
+        return document
+    _, document = yield from change(move.key, document, closed=True, since=move.now())
+    return document
+
+
+def _opened(
+    move: Move, epoch: Epoch, document: bytes, cut: int, until: int, **more: Any
+) -> RegionFlow[Epoch]:
+    # Fences that are times are below `cut` in the old region, and above it here once it has passed.
+    base = max(cut * 1000, epoch.base + 1)
+    while (yield On(TARGET, RaiseFences(base))) is not Ack.OK:
+        if move.now() > cut + 4 * move.skew:
+            raise ConfigurationError(
+                f"the clock of the store of {move.to!r} is more than {4 * move.skew / 1000:g} s behind this "
+                "machine's; no region serves the keys now; set the clocks, then repeat this",
+                key=move.key,
+            )
+        yield Wait(PATIENCE)
+    opened, _ = yield from change(
+        move.key,
+        document,
+        number=epoch.number + 1,
+        region=move.to,
+        closed=False,
+        since=move.now(),
+        cut=cut,
+        base=base,
+        source=epoch.region,
+        copied_until=until,
+        **more,
+    )
+    return opened
+
+
+def _copied(move: Move, epoch: Epoch) -> RegionFlow[Copied]:
+    found = yield from follow(
+        epoch.region, move.now, overlap=move.overlap, steps=move.steps, page=move.page
+    )
+    _refuse_failed(move, found)
+    return found
+
+
+def _refuse_failed(move: Move, found: Copied) -> None:
+    if found.failed_count:
+        raise UsageError(
+            f"{found.failed_count} records could not be copied to {move.to!r} ({', '.join(found.failed[:3])}…); "
+            "look at them with twicesafe keys show --id, then repeat this",
+            key=move.key,
+        )
+
+
+def _until(move: Move, cut: int) -> RegionFlow[None]:
+    while move.now() <= cut:
+        yield Wait(PATIENCE)

@@ -1,0 +1,345 @@
+"""What the dashboard asks a receiver and its store for, awaited, whether the receiver is blocking or async.
+
+A blocking receiver is asked in a worker thread, so that a slow store delays no other page. Counting and
+reading a sample take time in a large store, so they happen at a bounded pace, and pages in between show the
+last numbers and their age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from .._core.bulk_actions import ActionReport, act_on_listed
+from .._core.commands import Flow
+from .._core.consuming.source import Standing
+from .._core.health import Health, Thresholds
+from .._core.outbox_requests import (
+    Backlog,
+    Depth,
+    ListRelays,
+    OutboxRequest,
+    ParkedLane,
+    ParkedLanes,
+    Relays,
+    Unpark,
+)
+from .._core.protocol import Read
+from .._core.sample_schedule import SampleSchedule
+from .._runtime.adapting import for_threads
+from .._values.clocks import since_boot
+from .._values.policy import Policy
+from .._values.records import AuditEntry, Record, Stats
+from .._values.settings import seconds
+from ..consumers import DeadLetters, Letter
+from ..consumers.sources import open_source
+from ..errors import ConfigurationError, SchemaVersionError, TwicesafeError, UsageError
+from ..observers._activity import Trouble
+from ..receiver import AsyncReceiver, Receiver
+from ..receiver._health import Cached
+from ..stores._urls import mask
+from ._filters import Filters
+from ._metrics import ServiceMetrics
+from ._overview import Look, Seen
+
+__all__ = ["Backend", "ConsumerStatus"]
+
+T = TypeVar("T")
+
+SAMPLE: Final = 1000
+"""How many of the newest records the overview looks at."""
+SAMPLES: Final = 20.0
+"""Seconds for which a sample is good enough."""
+LANES: Final = 200
+LETTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    """One consumer, and what its broker answered."""
+
+    place: str
+    """Its URL, without the password."""
+    name: str
+    standing: Standing | None = None
+    problem: str = ""
+    """Why there is no answer."""
+
+
+class Backend:
+    """The receiver's side of the dashboard."""
+
+    def __init__(
+        self,
+        receiver: Receiver | AsyncReceiver,
+        thresholds: Thresholds,
+        letters: str | None,
+        metrics: ServiceMetrics | None = None,
+        consumers: Sequence[str] = (),
+    ) -> None:
+        if not isinstance(receiver, Receiver | AsyncReceiver):
+            raise ConfigurationError(
+                f"dashboard needs a Receiver or an AsyncReceiver, and this is {type(receiver).__name__}"
+            )
+        self._receiver: Any = receiver
+        self._is_async = isinstance(receiver, AsyncReceiver)
+        self._cached = Cached(receiver, thresholds)
+        if receiver._activity is not None:
+            receiver._activity.wake()  # its page shows a course from the start
+        self._counted_at = datetime.now(UTC)
+        self._samples = SampleSchedule(SAMPLES, since_boot)
+        self._newest: list[Record] = []
+        self.letters_url = letters
+        self.consumer_urls = tuple(consumers)
+        self._metrics = metrics
+        self._looking = asyncio.Lock()
+
+    @property
+    def receiver(self) -> Any:
+        return self._receiver
+
+    @property
+    def place(self) -> str:
+        """The store's URL, without its password."""
+        url: str = self._receiver.store.url
+        return url
+
+    @property
+    def window(self) -> float:
+        policy: Policy = self._receiver.policy
+        return seconds(policy.retention)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def look(self) -> Look:
+        """Everything that the overview shows."""
+        before = self._cached.stats
+        health = await self._health()
+        if self._cached.stats is not before:
+            self._counted_at = datetime.now(UTC)
+        return Look(
+            now=datetime.now(UTC),
+            health=health,
+            stats=self._cached.stats,
+            counted_at=self._counted_at,
+            newest=await self._sample() if health["store"].status == "ok" else self._newest,
+            window=self.window,
+            seen=self._seen(),
+            problem="" if self._metrics is None else self._metrics.problem,
+            depth=await self.depth() if health["store"].status == "ok" else None,
+        )
+
+    def _seen(self) -> Seen | None:
+        activity, metrics = self._receiver._activity, self._metrics
+        if activity is not None:
+            return Seen.of(activity)
+        return None if metrics is None else Seen.read(metrics)
+
+    async def stats(self) -> Stats | None:
+        """The last count, at the pace of the overview."""
+        await self._health()
+        return self._cached.stats
+
+    async def _health(self) -> Health:
+        if self._is_async:
+            return await self._cached.health_async()
+        return await asyncio.to_thread(self._cached.health)
+
+    async def _sample(self) -> list[Record]:
+        if self._samples.is_due():
+            with self._samples.measured():
+                self._newest, _ = await self._ask("records_page", limit=SAMPLE)
+        return self._newest
+
+    async def page(self, filters: Filters, limit: int, after: str = "") -> tuple[list[Record], str]:
+        found: tuple[list[Record], str] = await self._ask(
+            "records_page", limit=limit, after=after, **filters.arguments()
+        )
+        return found
+
+    async def count(self, filters: Filters, up_to: int | None = None) -> int:
+        number: int = await self._ask("count", up_to=up_to, **filters.arguments())
+        return number
+
+    async def record(self, id_: bytes) -> Record | None:
+        """The record with this identity: 32 bytes, or 16 if it is forgotten."""
+        found = await self._run(_by_id(id_))
+        if found is None and len(id_) > 16:
+            found = await self._run(_by_id(id_[:16]))
+        return found
+
+    async def with_steps(self, record: Record) -> Record:
+        """The same record with the steps of its run, if it is one."""
+        if record.key is None:
+            return record
+        found: Record | None = await self._ask("record", record.key)
+        return found or record
+
+    async def audit(self, record: Record) -> list[AuditEntry]:
+        if record.key is None:
+            return []  # only the hash of a forgotten key is left
+        trail: list[AuditEntry] = await self._ask("audit", record.key)
+        return trail
+
+    async def audit_log(self, limit: int, since: str | None = None) -> list[AuditEntry]:
+        log: list[AuditEntry] = await self._ask("audit_log", limit=limit, since=since)
+        return log
+
+    @property
+    def trouble(self) -> list[Trouble]:
+        """What this process saw; empty without observers."""
+        activity = self._receiver._activity
+        return [] if activity is None else list(activity.trouble)
+
+    # -- acting -------------------------------------------------------------------------------
+
+    async def act(self, request: Flow[Any]) -> Any:
+        return await self._run(request)
+
+    async def act_on_listed(self, record: Record, request: Flow[None] | None) -> ActionReport:
+        return await self._run(act_on_listed(record, request))
+
+    def release(
+        self, record: Record, by: str, why: str, force: bool = False, unless_running: bool = False
+    ) -> Flow[None]:
+        found: Flow[None] = self._receiver._release(
+            record.key, by, why, force, record.fence, unless_running
+        )
+        return found
+
+    def resolve(
+        self,
+        record: Record,
+        value: Any,
+        by: str,
+        why: str,
+        codec: Any,
+        unless_running: bool = False,
+    ) -> Flow[None]:
+        """``codec``: that of the answer; None: the receiver's own."""
+        policy: Policy = self._receiver.policy
+        receiver = (
+            self._receiver
+            if codec is None
+            else self._receiver.options(policy=policy.replace(codec=codec))
+        )
+        found: Flow[None] = receiver._resolve(
+            record.key, value, by, why, Any, record.fence, unless_running
+        )
+        return found
+
+    def forget(self, record: Record, by: str, why: str) -> Flow[None]:
+        found: Flow[None] = self._receiver._forget(record.key, by, why)
+        return found
+
+    def signal(self, record: Record, name: str, value: Any, by: str, why: str) -> Flow[bool]:
+        """False: there is a value already, or the run is over."""
+        found: Flow[bool] = self._receiver._signal(record.key, name, value, Any, by, why)
+        return found
+
+    def skip(self, record: Record, step: str, value: Any, by: str, why: str) -> Flow[None]:
+        found: Flow[None] = self._receiver._skip(
+            record.key, step, value, by, why, Any, record.fence
+        )
+        return found
+
+    def restart(self, record: Record, by: str, why: str, force: bool) -> Flow[None]:
+        found: Flow[None] = self._receiver._restart(record.key, by, why, force, record.fence)
+        return found
+
+    # -- outbox and dead letters --------------------------------------------------------------
+
+    @property
+    def has_outbox(self) -> bool:
+        """Whether the store can have one."""
+        return bool(self._receiver.store.capabilities.outbox)
+
+    async def depth(self) -> Depth | None:
+        """The backlog; None: there is no outbox in this store."""
+        return await self._outbox(Backlog())
+
+    async def lanes(self) -> list[ParkedLane]:
+        return await self._outbox(ParkedLanes(LANES)) or []
+
+    async def unpark(self, lane: str, skip: bool, by: str, why: str) -> bool:
+        """False: it was not parked, and nothing was changed."""
+        try:
+            name = bytes.fromhex(lane)
+        except ValueError:
+            raise UsageError("a lane is named by its 32 hex digits") from None
+        return bool(await self._outbox(Unpark(name, skip, by, why)))
+
+    async def _outbox(self, request: OutboxRequest[T]) -> T | None:
+        if not self.has_outbox:
+            return None
+        try:
+            # Not through `Outbox`: that would create the tables, and to look must change nothing.
+            found: T = await self._call(self._receiver.store.outbox.perform, request)
+        except SchemaVersionError:
+            return None
+        return found
+
+    async def letters(self, most: int = LETTERS) -> list[Letter]:
+        """The oldest dead letters. They stay where they are."""
+        url = self.letters_url
+        assert url is not None
+
+        def look() -> list[Letter]:
+            with DeadLetters.open(url) as dead:
+                return dead.look(most)
+
+        return await self.alone(look)
+
+    async def alone(self, work: Callable[[], T]) -> T:
+        """Run this in a worker thread, one at a time: a letter that one look holds is not seen by another."""
+        async with self._looking:
+            return await asyncio.to_thread(work)
+
+    # -- who is running -----------------------------------------------------------------------
+
+    async def relays(self) -> Relays | None:
+        """None: there is no outbox in this store."""
+        return await self._outbox(ListRelays())
+
+    async def consumers(self) -> tuple[ConsumerStatus, ...]:
+        """What the brokers say of each consumer, asked all at once."""
+        asked = (asyncio.to_thread(_standing_of, url) for url in self.consumer_urls)
+        return tuple(await asyncio.gather(*asked))
+
+    # -- how ----------------------------------------------------------------------------------
+
+    async def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(getattr(self._receiver, method), *args, **kwargs)
+
+    async def _run(self, flow: Flow[T]) -> T:
+        found: T = await self._call(self._receiver._runtime.run, flow)
+        return found
+
+    async def _call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._is_async:
+            return await method(*args, **kwargs)
+        return await asyncio.to_thread(method, *args, **kwargs)
+
+
+def _standing_of(url: str) -> ConsumerStatus:
+    place = mask(url)
+    try:
+        source = for_threads(open_source(url), "fetch")
+        try:
+            if not hasattr(source, "standing"):
+                return ConsumerStatus(
+                    place, source.name, problem="this source does not say how far it is"
+                )
+            return ConsumerStatus(place, source.name, source.standing())
+        finally:
+            source.close()
+    except TwicesafeError as error:
+        return ConsumerStatus(place, place, problem=str(error))
+
+
+def _by_id(id_: bytes) -> Flow[Record | None]:
+    row = yield Read(id_)
+    return None if row is None else row.view()

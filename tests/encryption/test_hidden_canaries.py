@@ -1,0 +1,224 @@
+"""No key and no scope is readable anywhere: files, write-ahead logs, dumps, logs, metrics, pages (D17).
+
+Each store first gets a canary with readable keys, to prove that the search would find one.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from twicesafe import (
+    AsyncReceiver,
+    HeldError,
+    Inbox,
+    Key,
+    Policy,
+    Receiver,
+    Steps,
+    SuspendedError,
+    current_key,
+)
+from twicesafe.asgi import IdempotencyMiddleware
+from twicesafe.dashboard import Access, dashboard
+from twicesafe.encryption import KeyRing
+from twicesafe.observers import LogObserver, PrometheusObserver
+
+OPEN = "canary-open-7a0"
+CANARIES = ("canary-key-7a1", "canary-tenant-7a2", "canary-run-7a3", "canary-edge-7a4")
+KEY, TENANT, RUN, EDGE = CANARIES
+RING = KeyRing({"a": os.urandom(32)})
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """The secret, and a look at every log line."""
+    monkeypatch.setenv("SECRET", base64.b64encode(os.urandom(32)).decode())
+    caplog.set_level(logging.DEBUG)
+    yield
+    assert not found_in(caplog.text.encode())
+
+
+def hidden(url: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}hidden_keys=env:SECRET"
+
+
+def found_in(heap: bytes) -> set[str]:
+    return {canary for canary in CANARIES if canary.encode() in heap}
+
+
+def files(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def use(url: str) -> None:
+    """Everything that makes a record: results, failures, held keys, operators, durable runs, signals; and then,
+    with readable keys, one that must be found."""
+    metrics = CollectorRegistry()
+    observers = [LogObserver(), PrometheusObserver(metrics)]
+    policy = Policy(encryption=RING, max_attempts=1, takeover="hold")
+    with Receiver.open(
+        hidden(url), policy=policy, scope=(TENANT,), observers=observers
+    ) as receiver:
+        for _ in range(2):
+            receiver.process(KEY, lambda: str(current_key()))
+        with pytest.raises(ZeroDivisionError):
+            receiver.process(f"{KEY} failed", fail)
+        receiver.release(f"{KEY} failed", by="ann", why="looked")
+        with pytest.raises(KeyboardInterrupt):
+            receiver.process(f"{KEY} held", interrupt)
+        with pytest.raises(HeldError) as raised:
+            receiver.process(f"{KEY} held", fail)
+        assert not found_in(str(raised.value).encode())
+        receiver.forget(f"{KEY} held", by="ann")
+        if receiver.store.capabilities.steps:
+            flow = checkout(receiver)
+            flow.submit(RUN)
+            with pytest.raises(SuspendedError):
+                flow(RUN)
+            receiver.signal(flow.key(RUN), "approval", True)
+            receiver.complete_abandoned()
+            assert flow(RUN) == "done"
+        assert receiver.count(value=KEY) == 1
+        assert not found_in(repr((receiver, [*receiver.records()], receiver.stats())).encode())
+    assert not found_in(generate_latest(metrics))
+    with Receiver.open(url) as plain:
+        plain.process(OPEN, lambda: None)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def checkout(receiver: Receiver) -> Any:
+    @receiver.durable(key="order", scope=(f"{TENANT} flow",), name="checkout")
+    def run(steps: Steps, order: str) -> str:
+        steps.run("charge", lambda: None)
+        steps.wait("approval", timeout=3600)
+        return "done"
+
+    return run
+
+
+@pytest.mark.attack("D17")
+def test_the_files_of_sqlite(tmp_path: Path):
+    use(f"sqlite:///{tmp_path}/keys.db")
+    heap = files(tmp_path)
+    assert OPEN.encode() in heap
+    assert not found_in(heap)
+
+
+@pytest.mark.attack("D17")
+def test_the_files_logs_and_dumps_of_postgresql(own_server: Callable[..., Any]):
+    import psycopg
+
+    server = own_server("postgres", log_statement="all", log_parameter_max_length="-1")
+    use(server.url)
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+        names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        dump = repr(
+            [connection.execute(f"TABLE {name}").fetchall() for (name,) in names.fetchall()]
+        )
+    assert OPEN in dump
+    assert not found_in(dump.encode())
+    heap = files(server.folder)
+    assert OPEN.encode() in heap
+    assert not found_in(heap)
+
+
+@pytest.mark.attack("D17")
+def test_the_files_of_valkey(own_server: Callable[..., Any]):
+    server = own_server("valkey", appendonly="yes", rdbcompression="no")
+    use(server.url)
+    client = server.client()
+    client.save()
+    client.close()
+    heap = files(server.folder)
+    assert OPEN.encode() in heap
+    assert not found_in(heap)
+
+
+@pytest.mark.attack("D17")
+def test_the_files_of_mariadb(own_server: Callable[..., Any]):
+    server = own_server("mariadb")
+    with server.fresh() as url:
+        use(url)
+        server.stop()
+        heap = files(server.folder)
+    assert OPEN.encode() in heap
+    assert not found_in(heap)
+
+
+@pytest.mark.attack("D17")
+def test_an_inbox(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/keys.db"
+    policy = Policy(encryption=RING)
+    with (
+        Inbox.open(hidden(url), consumer=TENANT, policy=policy) as inbox,
+        closing(sqlite3.connect(tmp_path / "keys.db", isolation_level=None)) as db,
+    ):
+        for _ in range(2):
+            db.execute("BEGIN IMMEDIATE")
+            inbox.accept(db, KEY)
+            assert inbox.process(db, RUN, lambda: 7).value == 7
+            db.execute("COMMIT")
+    with Inbox.open(url) as plain, closing(sqlite3.connect(tmp_path / "keys.db")) as db, db:
+        plain.accept(db, OPEN)
+    heap = files(tmp_path)
+    assert OPEN.encode() in heap
+    assert not found_in(heap)
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "http.response.start", "status": 201, "headers": []})
+    await send({"type": "http.response.body", "body": b"created"})
+
+
+@pytest.mark.attack("D17")
+async def test_requests(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/keys.db"
+    receiver = AsyncReceiver.open(hidden(url), scope=(TENANT,), observers=[LogObserver()])
+    guarded = IdempotencyMiddleware(app, receiver=receiver)
+    transport = httpx.ASGITransport(guarded)
+    async with receiver, httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        for replayed in (None, "true"):
+            reply = await client.post("/charges", headers={"Idempotency-Key": EDGE})
+            assert reply.headers.get("idempotent-replayed") == replayed
+    assert not found_in(files(tmp_path))
+
+
+@pytest.mark.attack("D17")
+async def test_the_pages_of_the_dashboard(tmp_path: Path):
+    url = hidden(f"sqlite:///{tmp_path}/keys.db")
+    with Receiver.open(url, scope=(TENANT,)) as receiver:
+        key = receiver.process(KEY, lambda: 7).key
+        receiver.release(key, by="ann", why="looked", force=True)
+        access = Access(level="all", show_keys=True)
+        pages = dashboard(receiver, resolve_access=lambda _: access)
+        transport = httpx.ASGITransport(pages, client=("127.0.0.1", 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for path in ("/", "/keys", f"/keys/{key.id.hex()}", "/audit"):
+                reply = await client.get(path)
+                assert reply.status_code == 200, path
+                assert not found_in(reply.content)
+                assert path == "/" or key.short in reply.text
+            found = await client.get("/keys", params={"value": KEY})
+            assert key.short in found.text
+            part = Key("-", key.scope).scope[0]
+            assert key.short in (await client.get("/keys", params={"scope": part})).text
