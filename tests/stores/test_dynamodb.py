@@ -64,7 +64,7 @@ class Meter:
         self.calls: list[str] = []
         self.units = 0.0
         for once in (False, True):
-            events = store._connected(once).meta.events
+            events = store._connect(once).meta.events
             events.register("provide-client-params.dynamodb", self._ask)
             events.register("after-call.dynamodb", self._count)
 
@@ -116,7 +116,7 @@ def test_what_the_other_requests_cost(store: DynamodbStore):
 
 def repeated(store: DynamodbStore, operation: str) -> list[int]:
     """The driver sends this call twice, as it does if the first reply is cut off."""
-    client = store._connected()
+    client = store._connect()
     send: Callable[..., Any] = getattr(client, operation)
     count = [0]
 
@@ -140,7 +140,7 @@ def test_a_claim_that_the_driver_repeats_is_won_once(store: DynamodbStore):
 
 def test_a_takeover_that_the_driver_repeats_is_won_once(store: DynamodbStore):
     store.perform(ClaimRequest(KEY, A, 0))
-    client = store._connected()
+    client = store._connect()
     send, calls = client.put_item, []
 
     def lossy(**arguments: Any) -> Any:
@@ -176,7 +176,7 @@ def test_an_operators_act_is_not_repeated(store: DynamodbStore):
 def test_a_lost_reply_is_an_outage_and_the_same_owner_gets_its_claim(store: DynamodbStore):
     from botocore.exceptions import ReadTimeoutError
 
-    client = store._connected()
+    client = store._connect()
     send = client.put_item
 
     def cut(**arguments: Any) -> Any:
@@ -246,7 +246,7 @@ def throttled(store: DynamodbStore, times: int, code: str, once: bool = False) -
         answer._content = body
         return answer
 
-    store._connected(once).meta.events.register("before-send.dynamodb", refuse)
+    store._connect(once).meta.events.register("before-send.dynamodb", refuse)
     return count
 
 
@@ -351,7 +351,7 @@ def test_a_claim_that_arrives_late_sets_no_fence_back(dynamodb_url: str):
     """A request that the driver gave up and repeated may arrive when two later records are gone."""
     clock = FakeClock(wall_clock())
     store = DynamodbStore(Settings.of(f"{dynamodb_url}&skew=0"), GivenClock(clock))
-    client, late = store._connected(), []
+    client, late = store._connect(), []
     send = client.put_item
     client.put_item = lambda **arguments: late.append(arguments) or send(**arguments)
     fences = []

@@ -9,7 +9,7 @@ from .documents import DUPLICATE, Call, Write
 from .error_messages import DUPLICATE_KEY, code_of, explain
 from .settings import Settings
 
-__all__ = ["Places", "check_options", "connected", "places_of", "refused"]
+__all__ = ["Places", "checked", "connected", "places_of", "refused"]
 
 _CURSORS = ("find", "aggregate", "list_indexes")
 """Calls whose reply is a cursor."""
@@ -42,7 +42,7 @@ def is_cursor(call: Call) -> bool:
     return call.operation in _CURSORS
 
 
-def check_options(settings: Settings) -> None:
+def checked(settings: Settings) -> Settings:
     """Refuse what the driver would only warn of: an option that it does not know, or a wrong value."""
     from pymongo.errors import PyMongoError
     from pymongo.uri_parser import split_options
@@ -53,6 +53,7 @@ def check_options(settings: Settings) -> None:
                 split_options(settings.query, validate=True, warn=False)
     except (PyMongoError, ValueError) as error:
         raise explain(error, settings.url) from error
+    return settings
 
 
 def connected(kind: Any, settings: Settings) -> Any:
