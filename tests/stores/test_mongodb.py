@@ -235,6 +235,30 @@ def test_what_the_error_of_such_a_race_means():
     late = {**details, "writeConcernErrors": [{"code": 64, "errmsg": "timed out"}]}
     with pytest.raises(StoreUnavailableError):
         refused(BulkWriteError(late), Call("bulk_write"), settings)
+    invalid = {"index": 2, "code": 121, "errmsg": "Document failed validation"}
+    mixed = {**details, "writeErrors": [*details["writeErrors"], invalid]}
+    with pytest.raises(StoreError, match="refuses a value"):  # not an outage: each goes alone
+        refused(BulkWriteError(mixed), Call("bulk_write"), settings)
+
+
+def test_a_unique_index_that_a_user_added_is_no_race():
+    """It would be tried again and again, and then be called an outage. The text has the key: it is not shown."""
+    from pymongo.errors import BulkWriteError, DuplicateKeyError
+
+    settings = Settings.of("mongodb://host/db")
+    text = 'E11000 duplicate key error collection: db.twicesafe index: value_1 dup key: { value: "tx-9" }'
+    wrong = {"index": 0, "code": 11000, "keyPattern": {"value": 1}, "errmsg": text}
+    for error, operation in (
+        (DuplicateKeyError(text, 11000, wrong), "find_one_and_update"),
+        (DuplicateKeyError(text, 11000, wrong), "update_one"),
+        (BulkWriteError({"writeErrors": [wrong], "writeConcernErrors": []}), "bulk_write"),
+    ):
+        with pytest.raises(StoreError, match="a unique index of the collection") as caught:
+            refused(error, Call(operation), settings)
+        assert type(caught.value) is StoreError
+        assert "tx-9" not in str(caught.value)
+    race = {"index": 0, "code": 11000, "keyPattern": {"_id": 1}}
+    assert refused(DuplicateKeyError("", 11000, race), Call("find_one_and_update"), settings)
 
 
 @pytest.mark.parametrize("code", [64, 100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .documents import DUPLICATE, Call, Write
@@ -99,14 +100,14 @@ def places_of(client: Any, settings: Settings, replicated: bool) -> Places:
 def refused(error: Exception, call: Call, settings: Settings) -> Any:
     """The reply of a write that lost a race; raises our error for any other error."""
     if code_of(error) == DUPLICATE_KEY:
-        if call.operation == "find_one_and_update":
+        details = getattr(error, "details", None) or {}
+        if call.operation == "find_one_and_update" and _is_race(details):
             return DUPLICATE
-        details = getattr(error, "details", None)
-        if isinstance(details, dict) and _only_races(details):
-            return details  # of a bulk: the others are written
+        if call.operation == "bulk_write" and all(map(_is_race, details["writeErrors"])):
+            return details  # the others are written
     raise explain(error, settings.url) from error
 
 
-def _only_races(details: dict[str, Any]) -> bool:
-    codes = {each.get("code") for each in details.get("writeErrors", ())}
-    return codes == {DUPLICATE_KEY} and not details.get("writeConcernErrors")
+def _is_race(details: Mapping[str, Any]) -> bool:
+    """Two inserts of one document, and not a unique index that someone added."""
+    return list(details.get("keyPattern") or ("_id",)) == ["_id"]
