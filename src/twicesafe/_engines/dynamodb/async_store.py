@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Self
 from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...stores._base import Capabilities
-from ..versioned.stores import AsyncVersionedStore, Engine, LoopClient, VersionedStore
+from ..versioned.stores import AsyncVersionedStore, EnginePrograms, LoopClient, VersionedStore
 from .client import arguments, config, place, received, refused, settings_refused, with_models
-from .items import Call
+from .items import BotoCall
 from .settings import Settings
 from .store import CAPABILITIES, ENGINE, UNTRIED, DynamodbStore
-from .table import Pause
+from .table import TablePause
 
 __all__ = ["AsyncDynamodbStore"]
 
@@ -27,16 +27,16 @@ class DynamodbLoopClient(LoopClient):
         self._clients: dict[bool, Any] = {}
 
     def _execute(self, command: Any) -> Any:
-        if isinstance(command, Call):
+        if isinstance(command, BotoCall):
             return self._call(command)
-        if isinstance(command, Pause):
+        if isinstance(command, TablePause):
             return asyncio.sleep(command.seconds)
         return self._all(command)
 
-    async def _all(self, calls: list[Call]) -> list[Any]:
+    async def _all(self, calls: list[BotoCall]) -> list[Any]:
         return await asyncio.gather(*(self._call(call) for call in calls))
 
-    async def _call(self, call: Call) -> Any:
+    async def _call(self, call: BotoCall) -> Any:
         client = self._clients.get(call.once) or await self.connected(call.once)
         settings, clock, tap = self.store.settings, self.store.leases.clock, self.store._tap
         if tap is not None:
@@ -83,7 +83,7 @@ class AsyncDynamodbStore(AsyncVersionedStore):
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     untried: ClassVar[Mapping[str, str]] = UNTRIED
-    engine: ClassVar[Engine] = ENGINE
+    engine: ClassVar[EnginePrograms] = ENGINE
     blocking: ClassVar[type[VersionedStore]] = DynamodbStore
     client: ClassVar[Any] = DynamodbLoopClient
 

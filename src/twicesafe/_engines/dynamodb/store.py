@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...stores._base import Capabilities
-from ..versioned.stores import Engine, VersionedStore
+from ..versioned.stores import EnginePrograms, VersionedStore
 from .client import arguments, connect, received, refused
-from .items import Call
+from .items import BotoCall
 from .programs import SCANS, DynamodbPrograms
 from .settings import Settings
-from .table import Pause, examine, migrate, prepare
+from .table import TablePause, examine, migrate, prepare
 
 __all__ = ["CAPABILITIES", "ENGINE", "UNTRIED", "DynamodbStore"]
 
@@ -36,7 +36,7 @@ UNTRIED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-ENGINE: Final = Engine(DynamodbPrograms, prepare, migrate, examine)
+ENGINE: Final = EnginePrograms(DynamodbPrograms, prepare, migrate, examine)
 
 
 class DynamodbStore(VersionedStore):
@@ -44,7 +44,7 @@ class DynamodbStore(VersionedStore):
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     untried: ClassVar[Mapping[str, str]] = UNTRIED
-    engine: ClassVar[Engine] = ENGINE
+    engine: ClassVar[EnginePrograms] = ENGINE
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -80,13 +80,13 @@ class DynamodbStore(VersionedStore):
     # -- commands ---------------------------------------------------------------------------------
 
     def _execute(self, command: Any) -> Any:
-        if isinstance(command, Call):
+        if isinstance(command, BotoCall):
             return self._call(command)
-        if isinstance(command, Pause):
+        if isinstance(command, TablePause):
             return time.sleep(command.seconds)
         return self._at_once(self._call, command)
 
-    def _call(self, call: Call) -> Any:
+    def _call(self, call: BotoCall) -> Any:
         client = self._clients.get(call.once) or self._connect(call.once)
         settings, clock, tap = self.settings, self.leases.clock, self._tap
         if tap is not None:
@@ -120,5 +120,5 @@ class DynamodbStore(VersionedStore):
 
     def _forget_connections(self) -> None:
         self._clients: dict[bool, Any] = {}
-        """One that repeats calls, and one that does not: by `Call.once`."""
+        """One that repeats calls, and one that does not: by `BotoCall.once`."""
         self._threads: ThreadPoolExecutor | None = None

@@ -10,10 +10,10 @@ from ..._core.driving import drive_async
 from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...stores._base import Capabilities
-from ..versioned.stores import AsyncVersionedStore, Engine, LoopClient, VersionedStore
+from ..versioned.stores import AsyncVersionedStore, EnginePrograms, LoopClient, VersionedStore
 from .client import Places, checked, connected, is_cursor, places_of, refused
 from .collection import ask_time, is_replicated
-from .documents import Call
+from .documents import DriverCall
 from .settings import Settings
 from .store import CAPABILITIES, ENGINE, UNTRIED, MongodbStore, result_of
 
@@ -25,7 +25,7 @@ class MongodbLoopClient(LoopClient):
 
     _places: Places | None = None
 
-    async def _execute(self, call: Call) -> Any:
+    async def _execute(self, call: DriverCall) -> Any:
         places, tap = self._places or await self.connected(), self.store._tap
         if tap is not None:
             tap("before", call)
@@ -34,7 +34,7 @@ class MongodbLoopClient(LoopClient):
             tap("after", call)
         return reply
 
-    async def _send(self, places: Places, call: Call) -> Any:
+    async def _send(self, places: Places, call: DriverCall) -> Any:
         try:
             reply = places.begin(call)
             if inspect.isawaitable(reply):
@@ -73,7 +73,7 @@ class AsyncMongodbStore(AsyncVersionedStore):
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     untried: ClassVar[Mapping[str, str]] = UNTRIED
-    engine: ClassVar[Engine] = ENGINE
+    engine: ClassVar[EnginePrograms] = ENGINE
     blocking: ClassVar[type[VersionedStore]] = MongodbStore
     client: ClassVar[Any] = MongodbLoopClient
 

@@ -10,10 +10,10 @@ from ..._core.driving import drive
 from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...stores._base import Capabilities
-from ..versioned.stores import Engine, VersionedStore
+from ..versioned.stores import EnginePrograms, VersionedStore
 from .client import Places, checked, connected, is_cursor, places_of, refused
 from .collection import ask_time, examine, is_replicated, migrate, prepare
-from .documents import Call
+from .documents import DriverCall
 from .programs import MongodbPrograms
 from .settings import Settings
 
@@ -30,7 +30,7 @@ UNTRIED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-ENGINE: Final = Engine(MongodbPrograms, prepare, migrate, examine)
+ENGINE: Final = EnginePrograms(MongodbPrograms, prepare, migrate, examine)
 
 
 class MongodbStore(VersionedStore):
@@ -38,7 +38,7 @@ class MongodbStore(VersionedStore):
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     untried: ClassVar[Mapping[str, str]] = UNTRIED
-    engine: ClassVar[Engine] = ENGINE
+    engine: ClassVar[EnginePrograms] = ENGINE
     _places: Places | None
 
     @classmethod
@@ -57,7 +57,7 @@ class MongodbStore(VersionedStore):
 
     # -- calls ----------------------------------------------------------------------------------
 
-    def _execute(self, call: Call) -> Any:
+    def _execute(self, call: DriverCall) -> Any:
         places, tap = self._places or self._connect(), self._tap
         if tap is not None:
             tap("before", call)
@@ -66,7 +66,7 @@ class MongodbStore(VersionedStore):
             tap("after", call)
         return reply
 
-    def _send(self, places: Places, call: Call) -> Any:
+    def _send(self, places: Places, call: DriverCall) -> Any:
         try:
             reply = places.begin(call)
             return list(reply) if is_cursor(call) else result_of(reply, call)
@@ -96,5 +96,5 @@ class MongodbStore(VersionedStore):
         self._places = None
 
 
-def result_of(reply: Any, call: Call) -> Any:
+def result_of(reply: Any, call: DriverCall) -> Any:
     return reply.bulk_api_result if call.operation == "bulk_write" else reply

@@ -18,13 +18,13 @@ from ...stores._batching import PerLoop
 from .deciding import VersionedPrograms
 from .lease_watch import GivenClock, LeaseWatch, ServiceClock
 
-__all__ = ["AsyncVersionedStore", "Engine", "LoopClient", "VersionedStore"]
+__all__ = ["AsyncVersionedStore", "EnginePrograms", "LoopClient", "VersionedStore"]
 
 T = TypeVar("T")
 Tap = Callable[[str, Any], None]
 
 
-class Engine(NamedTuple):
+class EnginePrograms(NamedTuple):
     """The programs of an engine. The last three are given its settings."""
 
     requests: Callable[[LeaseWatch], VersionedPrograms]
@@ -37,7 +37,7 @@ class Engine(NamedTuple):
 class VersionedStore(Store):
     """The blocking store, for threads."""
 
-    engine: ClassVar[Engine]
+    engine: ClassVar[EnginePrograms]
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class VersionedStore(Store):
 class AsyncVersionedStore(AsyncStore):
     """The async store, for event loops."""
 
-    engine: ClassVar[Engine]
+    engine: ClassVar[EnginePrograms]
     blocking: ClassVar[type[VersionedStore]]
     client: ClassVar[Callable[[Any], LoopClient]]
 
