@@ -90,7 +90,7 @@ AWAY = StoreUnavailableError("away")
         ({}, asked(), {}, {"is_new": False}, ["ReadBody", "Enter"], 201),
         ({}, asked(), {Enter: StillInProgressError("busy")}, {}, ["ReadBody", "Enter"], 409),
         ({}, asked(), {Enter: AWAY}, {}, ["ReadBody", "Enter"], 503),
-        ({"fail_open": True}, asked(), {Enter: AWAY}, {}, ["ReadBody", "Enter"], "passed"),
+        ({"outage": "run"}, asked(), {Enter: AWAY}, {}, ["ReadBody", "Enter"], "passed"),
         ({}, asked(), {Enter: CorruptRecordError("changed")}, {}, ["ReadBody", "Enter", "Log"], 500),
     ],
 )  # fmt: skip
@@ -120,8 +120,8 @@ def test_the_way_in(
 def exchange(
     *pieces: bytes, status: int = 200, length: int | None = None, **settings: Any
 ) -> Exchange:
-    reruns = settings.pop("reruns", False)
-    made = Exchange(Rules(HttpPolicy(**settings)), reruns, WHOLE, "claim")
+    may_retry = settings.pop("may_retry", False)
+    made = Exchange(Rules(HttpPolicy(**settings)), may_retry, WHOLE, "claim")
     fields = [] if length is None else [(b"content-length", str(length).encode())]
     if status:
         made.recording.start(status, fields)
@@ -143,11 +143,11 @@ ENDINGS: list[tuple[str, Any, Any, Any]] = [
     ("not executed", exchange(b"no", status=429), Exchange.settle, Release("claim")),
     ("too short", exchange(b"1", length=2), Exchange.settle, Hold("claim", "ResponseCut")),
     ("never begun", exchange(status=0), Exchange.settle, Hold("claim", "ResponseCut")),
-    ("too large", exchange(b"123", max_result=2), Exchange.settle, Complete("claim", NOT_KEPT)),
+    ("too large", exchange(b"123", max_result_bytes=2), Exchange.settle, Complete("claim", NOT_KEPT)),
     ("raised", exchange(), lambda e: e.fail(BUG), Hold("claim", "ValueError")),
-    ("raised, may rerun", exchange(reruns=True), lambda e: e.fail(BUG), Leave("claim", BUG)),
+    ("raised, may rerun", exchange(may_retry=True), lambda e: e.fail(BUG), Leave("claim", BUG)),
     ("client left", exchange(b"1"), Exchange.client_left, Hold("claim", "ClientLeft")),
-    ("client left, large", exchange(b"123", max_result=2), Exchange.client_left, Complete("claim", NOT_KEPT)),
+    ("client left, large", exchange(b"123", max_result_bytes=2), Exchange.client_left, Complete("claim", NOT_KEPT)),
     ("lingered", exchange(b"1"), lambda e: e.client_left(lingered=True), Complete("claim", NOT_KEPT)),
     ("refused", exchange(status=0), lambda e: e.ended(REFUSED), Release("claim")),
     ("refused late", exchange(), lambda e: e.ended(REFUSED), Hold("claim", "Refused")),
@@ -177,7 +177,7 @@ def test_every_ending_tells_the_store_and_the_client(name: str, made: Any, end: 
 
 @pytest.mark.item("E4")
 def test_where_a_retry_may_run_the_server_sees_the_cut():
-    names, ended = play(exchange(b"1", reruns=True).ended(None, started=True), {})
+    names, ended = play(exchange(b"1", may_retry=True).ended(None, started=True), {})
     assert names == ["Leave"]
     assert (ended.response, type(ended.error)) == (None, ResponseCut)
 
@@ -196,7 +196,7 @@ def play_nothing(flow: Any) -> Any:
 
 @pytest.mark.item("R10", "E9")
 def test_a_record_that_cannot_be_written_is_no_matter_of_the_client():
-    too_large = {Complete: TooLargeError("over max_result")}
+    too_large = {Complete: TooLargeError("over max_result_bytes")}
     assert play(exchange(b"1").settle(), too_large) == (["Complete"], None)
     for error in (AWAY, LeaseLostError("taken over")):
         assert play(exchange(b"1").settle(), {Complete: error}) == (["Complete", "Log"], None)
@@ -206,7 +206,7 @@ def test_a_record_that_cannot_be_written_is_no_matter_of_the_client():
 def test_a_redaction_that_fails_is_logged_and_nothing_is_kept():
     flow = exchange(b"1", redact=lambda _: 1 / 0).settle()
     assert next(flow) == Complete("claim", NOT_KEPT)
-    log = flow.throw(TooLargeError("over max_result"))
+    log = flow.throw(TooLargeError("over max_result_bytes"))
     assert isinstance(log, Log)
     assert isinstance(log.error, ZeroDivisionError)
 

@@ -267,9 +267,9 @@ break_source(
 )
 break_source(
     "a store that is away runs the request",
-    bug="without fail_open a request runs although its repeat could not be recognised",
+    bug="with outage='refuse' a request runs although its repeat could not be recognised",
     file=FLOW,
-    old="if isinstance(error, StoreUnavailableError) and rules.policy.fail_open:",
+    old='if isinstance(error, StoreUnavailableError) and rules.policy.outage == "run":',
     new="if isinstance(error, StoreUnavailableError):",
     tests=["tests/http/test_flow.py::test_the_way_in"],
 )
@@ -285,7 +285,7 @@ break_source(
     "an unknown outcome runs again",
     bug="a cut response lets a retry run on every route",
     file=FLOW,
-    old="        if self.reruns:\n            return self._end(Leave(self.claim, error))\n",
+    old="        if self.may_retry:\n            return self._end(Leave(self.claim, error))\n",
     new="        return self._end(Leave(self.claim, error))\n",
     tests=["tests/http/test_flow.py::test_every_ending_tells_the_store_and_the_client"],
 )

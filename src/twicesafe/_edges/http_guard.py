@@ -33,15 +33,12 @@ __all__ = ["Guard", "perform"]
 _log = logging.getLogger("twicesafe")
 
 _SHARED: Final = ("lease", "max_lease", "retention", "max_waiters")
+"""Settings that an edge without an `HttpPolicy` takes from the receiver's `Policy`."""
 _HTTP_NAMES: Final = {
-    **{name: name for name in _SHARED},
+    **{field.name: field.name for field in fields(HttpPolicy)},
     "in_flight": "wait",
-    "wait": "wait",
-    "takeover": "on_unknown",
-    "outage": "fail_open",
-    "max_result_bytes": "max_result",
 }
-"""Settings of a `Policy`, and their names in an `HttpPolicy`."""
+"""Settings of a `Policy` that an `HttpPolicy` has too, and their names there."""
 
 
 def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
@@ -51,9 +48,9 @@ def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
             "the receiver's Policy has a codec, which is not used for responses: they would be "
             "stored without it; say HttpPolicy(codec=…), or give the middleware a receiver without one"
         )
-    used, default = policy.receiver_policy(rerun=policy.on_unknown == "rerun"), Policy()
+    used, default = policy.receiver_policy(), Policy()
     used = used.replace(
-        outage="run" if policy.fail_open else "refuse",
+        outage=policy.outage,
         encryption=given.encryption,
         signatures=given.signatures,
     )
@@ -72,7 +69,7 @@ def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
 class Guard:
     """One receiver and one policy, for one edge in front of one application."""
 
-    __slots__ = ("_claim_type", "_holding", "_rerunning", "admit", "policy", "rules")
+    __slots__ = ("_claim_type", "_holding", "_retrying", "admit", "policy", "rules")
 
     def __init__(
         self,
@@ -93,14 +90,14 @@ class Guard:
         self.admit = partial(admit, self.rules, self._claim)
         """Starts the flow of a request: ``admit(request, read)``."""
         self._claim_type = EdgeClaim if isinstance(receiver, Receiver) else AsyncEdgeClaim
-        self._holding, self._rerunning = (
+        self._holding, self._retrying = (
             receiver.options(
-                policy=self.policy.receiver_policy(rerun=rerun).replace(
-                    encryption=receiver.policy.encryption
-                ),
-                fingerprint=False,
+                policy=policy.replace(encryption=receiver.policy.encryption), fingerprint=False
             )
-            for rerun in (False, True)
+            for policy in (
+                self.policy.receiver_policy(takeover="hold"),
+                self.policy.receiver_policy(takeover="retry"),
+            )
         )
         if not receiver.store.capabilities.shared and not is_test:
             _log.warning(
@@ -109,7 +106,7 @@ class Guard:
             )
 
     def _claim(self, admission: Admission) -> EdgeClaim | AsyncEdgeClaim:
-        receiver = self._rerunning if admission.reruns else self._holding
+        receiver = self._retrying if admission.may_retry else self._holding
         return self._claim_type(
             receiver, admission.key, admission.fingerprint, None, StoredResponse
         )

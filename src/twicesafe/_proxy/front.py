@@ -153,7 +153,7 @@ class _Out:
 
 
 def _failed(lost: UpstreamLost) -> Problem:
-    """A key reaches this point only on a `rerun` route: elsewhere it is held and was answered."""
+    """A key reaches this point only on a `retry` route: elsewhere it is held and was answered."""
     status = 504 if isinstance(lost, UpstreamTimedOut) else 502
     if lost.key is not None:
         return Problem("attempt-failed", status, retry_after=1)

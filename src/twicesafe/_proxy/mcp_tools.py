@@ -57,7 +57,7 @@ class McpTools:
         self._path, self._by_session = _folded(settings.path), settings.run == "session"
         self._tools = settings.each_tool()
         self._policy, self._rules = policy, Rules(policy, receiver.scope)
-        own = policy.receiver_policy(rerun=False).replace(
+        own = policy.receiver_policy(takeover="hold").replace(
             codec=None, encryption=receiver.policy.encryption
         )
         self._guard = ToolGuard(

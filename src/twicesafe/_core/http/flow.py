@@ -23,7 +23,7 @@ records it before the last bytes of the response are sent:
       than `linger`), and the client
       disconnected                           Complete (NOT_KEPT)    nothing
 
-The client gets outcome-unknown if nothing of the response was sent yet. On a `rerun` route
+The client gets outcome-unknown if nothing of the response was sent yet. On a `retry` route
 the command is `Leave` with the error instead of `Hold`: the attempt failed and a retry runs.
 
 `drive` and `drive_async` run these flows, and `_edges.http_guard.perform` executes every command.
@@ -192,14 +192,14 @@ def admit(
     try:
         yield Enter(claim)
     except TwicesafeError as error:
-        if isinstance(error, StoreUnavailableError) and rules.policy.fail_open:
+        if isinstance(error, StoreUnavailableError) and rules.policy.outage == "run":
             claim.notify(ev.Unprotected(admission.key))
             return PassThrough(request)
         if isinstance(error, CorruptRecordError):
             yield Log("error", str(error))
         return Respond(rules.refuse_error(request, error))
     if claim.is_new:
-        return Run(Exchange(rules, admission.reruns, request, claim))
+        return Run(Exchange(rules, admission.may_retry, request, claim))
     return Respond(rules.replay(request, claim.result))
 
 
@@ -213,10 +213,10 @@ class Exchange:
     application's response to `recording`.
     """
 
-    __slots__ = ("claim", "recording", "request", "reruns", "rules", "settled")
+    __slots__ = ("claim", "recording", "request", "may_retry", "rules", "settled")
 
-    def __init__(self, rules: Rules, reruns: bool, request: HttpRequest, claim: Any) -> None:
-        self.rules, self.reruns, self.request, self.claim = rules, reruns, request, claim
+    def __init__(self, rules: Rules, may_retry: bool, request: HttpRequest, claim: Any) -> None:
+        self.rules, self.may_retry, self.request, self.claim = rules, may_retry, request, claim
         self.recording = Recording(rules.policy, rules.kept_names)
         self.settled = False
         """True as soon as it is decided how the key ends."""
@@ -232,7 +232,7 @@ class Exchange:
 
     def fail(self, error: BaseException) -> HttpFlow[None]:
         """The outcome is unknown."""
-        if self.reruns:
+        if self.may_retry:
             return self._end(Leave(self.claim, error))
         return self._end(Hold(self.claim, type(error).__qualname__))
 
@@ -259,7 +259,7 @@ class Exchange:
             return Ended(self.rules.refuse(self.request, error.problem))
         unknown = error or ResponseCut("the application returned before its response was complete")
         yield from self.fail(unknown)
-        if self.reruns:
+        if self.may_retry:
             return Ended(None, unknown)
         if started:
             return Ended(None, error)

@@ -77,7 +77,7 @@ class Recording:
         """Record a piece of the body. True: it reached the announced length, so it is the last."""
         self.size += len(data)
         if data and not self.overflowed:
-            if self.size > self._policy.max_result:
+            if self.size > self._policy.max_result_bytes:
                 self.overflowed = True
                 self._chunks.clear()
             else:

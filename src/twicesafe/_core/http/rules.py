@@ -57,7 +57,7 @@ class Admission(msgspec.Struct, frozen=True):
 
     key: Key
     fingerprint: bytes | None
-    reruns: bool
+    may_retry: bool
     """A retry may run after an unknown outcome."""
 
 
@@ -87,8 +87,8 @@ class Rules:
         self._include = Routes(policy.include, "include")
         self._exclude = Routes(policy.exclude, "exclude")
         self._ignores_some = bool(self._include or self._exclude)
-        self._rerun = Routes(policy.rerun, "rerun")
-        self._reruns_all, self._reruns_some = policy.on_unknown == "rerun", bool(self._rerun)
+        self._retry = Routes(policy.retry, "retry")
+        self._retries_all, self._retries_some = policy.takeover == "retry", bool(self._retry)
         required = policy.required
         self._required = Routes(() if isinstance(required, bool) else required, "required")
         self.by_name = not (policy.key_from or required)
@@ -174,8 +174,8 @@ class Rules:
         return Admission(
             full if hidden is None else hidden.key(full),
             http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
-            self._reruns_all
-            or (self._reruns_some and self._rerun.match(request.method, request.path)),
+            self._retries_all
+            or (self._retries_some and self._retry.match(request.method, request.path)),
         )
 
     def scope(self, request: HttpRequest) -> tuple[str, ...]:
