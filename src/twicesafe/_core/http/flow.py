@@ -213,7 +213,7 @@ class Exchange:
     application's response to `recording`.
     """
 
-    __slots__ = ("claim", "recording", "request", "may_retry", "rules", "settled")
+    __slots__ = ("claim", "may_retry", "recording", "request", "rules", "settled")
 
     def __init__(self, rules: Rules, may_retry: bool, request: HttpRequest, claim: Any) -> None:
         self.rules, self.may_retry, self.request, self.claim = rules, may_retry, request, claim
