@@ -28,6 +28,24 @@ break_source(
 )
 
 break_source(
+    "one look at the file is enough",
+    bug="after its first look the store never notices that the file is another one",
+    file="_engines/sqlite/settings.py",
+    old="looked + LOOK_EVERY",
+    new="looked + 1e9",
+    tests=[f"{FILES}test_a_look_holds_for_a_millisecond_and_not_for_a_new_connection"],
+)
+
+break_source(
+    "a new connection trusts an old look",
+    bug="a connection is opened to another file that was put in place in the last millisecond",
+    file="_engines/sqlite/settings.py",
+    old="            self._create()\n        else:\n            self._look()",
+    new="            self._create()\n        else:\n            self.check()",
+    tests=[f"{FILES}test_a_look_holds_for_a_millisecond_and_not_for_a_new_connection"],
+)
+
+break_source(
     "a removed file is made again",
     bug="a later connection makes the file that is not there",
     file="_engines/sqlite/settings.py",
