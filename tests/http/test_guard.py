@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from twicesafe import Policy, Receiver
-from twicesafe._edges.http_guard import Guard
+from twicesafe._edges.http_guard import HttpGuard
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
 
@@ -21,7 +21,7 @@ class Encrypting:
 
 
 def guarded(given: Policy, policy: HttpPolicy | None = None) -> HttpPolicy:
-    return Guard(Receiver.open("memory://", policy=given), policy).policy
+    return HttpGuard(Receiver.open("memory://", policy=given), policy).policy
 
 
 def test_without_an_http_policy_the_receivers_own_decides_what_both_know(caplog: Any):

@@ -21,7 +21,7 @@ from tests.http.test_wire import BAD
 from tests.patience import until
 from twicesafe import Receiver, State, wsgi
 from twicesafe._core.http.forwarding import Forwarding
-from twicesafe._core.http.problems import Refused
+from twicesafe._core.http.problems import RequestRefused
 from twicesafe._proxy.connections import Connection, UpstreamTimedOut
 from twicesafe.asgi._exchange import AsgiExchange
 from twicesafe.errors import ConfigurationError
@@ -331,7 +331,7 @@ def test_what_only_a_proxy_can_say_is_dropped_unless_its_peer_is_trusted(before:
 def test_connection_cannot_take_away_what_a_proxy_said(name: str):
     forwarding = Forwarding(HttpPolicy(), trusted=["10.0.0.0/8"])
     fields = [(b"connection", f"close, {name}".encode()), (name.lower().encode(), b"set")]
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         forwarding.inbound(fields, "10.0.0.1")
 
 

@@ -47,7 +47,7 @@ PATIENCE: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StatsReading:
     """What one look at a store shows."""
 
     url: str
@@ -55,7 +55,7 @@ class Look:
     measured: Measured
 
     @classmethod
-    def at(cls, receiver: Receiver) -> Look:
+    def at(cls, receiver: Receiver) -> StatsReading:
         newest, _ = receiver.records_page(limit=SAMPLE)
         return cls(receiver.store.url, receiver.stats(), measured_from(newest))
 
@@ -122,7 +122,7 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
     """
     screen = Screen(json)
     with opened(existing(store, config)) as receiver:
-        look = Look.at(receiver)
+        look = StatsReading.at(receiver)
     if json:
         screen.data(look.data())
         return
@@ -268,8 +268,8 @@ def _rest(every: float, began: float) -> float:
     return max(every, PATIENCE * (time.monotonic() - began))
 
 
-def _screenful(receiver: Receiver, before: Stats | None) -> tuple[Look, Group]:
-    look = Look.at(receiver)
+def _screenful(receiver: Receiver, before: Stats | None) -> tuple[StatsReading, Group]:
+    look = StatsReading.at(receiver)
     waiting, _ = receiver.records_page(state=[State.HELD, State.PARKED], limit=SHOWN)
     stuck, _ = receiver.records_page(stuck=True, limit=SHOWN)
     acts = receiver.audit_log(limit=SHOWN)

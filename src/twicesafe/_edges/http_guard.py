@@ -1,6 +1,6 @@
 """What the HTTP edges share: a receiver with an `HttpPolicy`, and the performer of the flow's commands.
 
-A `Guard` starts the flow of a request (`_core.http.flow`). Its policy decides whether an unknown outcome
+A `HttpGuard` starts the flow of a request (`_core.http.flow`). Its policy decides whether an unknown outcome
 holds the claim or lets a retry run. `perform` executes the flow's commands, for a blocking or an async
 claim. Each edge reads requests and sends responses in its own way.
 
@@ -18,17 +18,26 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Final
 
-from .._core.http.flow import Complete, Enter, Hold, Leave, Log, ReadBody, Release, admit
+from .._core.http.flow import (
+    CompleteClaim,
+    EnterClaim,
+    HoldClaim,
+    LeaveClaim,
+    Log,
+    ReadBody,
+    ReleaseClaim,
+    admit,
+)
 from .._core.http.message import StoredResponse
 from .._core.http.policy import HttpPolicy
-from .._core.http.rules import Admission, Rules
+from .._core.http.rules import Admission, HttpRules
 from .._core.http.stored import RESPONSE_CODEC
 from .._values.policy import Policy
 from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._edge_claim import AsyncEdgeClaim, EdgeClaim
 
-__all__ = ["Guard", "perform"]
+__all__ = ["HttpGuard", "perform"]
 
 _log = logging.getLogger("twicesafe")
 
@@ -66,7 +75,7 @@ def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
         )
 
 
-class Guard:
+class HttpGuard:
     """One receiver and one policy, for one edge in front of one application."""
 
     __slots__ = ("_claim_type", "_holding", "_retrying", "admit", "policy", "rules")
@@ -86,7 +95,7 @@ class Guard:
         if self.policy.signatures is None and receiver.policy.signatures is not None:
             self.policy = self.policy.replace(signatures=receiver.policy.signatures)
         _tell_unused(receiver.policy, self.policy)
-        self.rules = Rules(self.policy, receiver.scope, receiver.store.hidden_keys)
+        self.rules = HttpRules(self.policy, receiver.scope, receiver.store.hidden_keys)
         self.admit = partial(admit, self.rules, self._claim)
         """Starts the flow of a request: ``admit(request, read)``."""
         self._claim_type = EdgeClaim if isinstance(receiver, Receiver) else AsyncEdgeClaim
@@ -120,13 +129,13 @@ def perform(command: Any) -> Any:
     if kind is Log:
         return getattr(_log, command.level)("%s", command.text, exc_info=command.error)
     claim = command.claim
-    if kind is Enter:
+    if kind is EnterClaim:
         return claim.enter()
-    if kind is Complete:
+    if kind is CompleteClaim:
         return claim.complete(command.result)
-    if kind is Leave:
+    if kind is LeaveClaim:
         return claim.leave(command.error)
-    if kind is Release:
+    if kind is ReleaseClaim:
         return claim.release()
-    assert kind is Hold
+    assert kind is HoldClaim
     return claim.hold(command.why)

@@ -15,7 +15,7 @@ from .._core.bulk_actions import ActionResult
 from .._edges.readable import counted, visible
 from .._values.records import Record, State
 from ..errors import StoreUnavailableError
-from ._actions import LOOK, UNKNOWN, Act, Result, request_of
+from ._actions import LOOK, UNKNOWN, Act, AppliedAction, request_of
 from ._backend import Backend
 from ._filters import Filters
 from ._forms import Signed, answer, number
@@ -81,13 +81,13 @@ def _narrowed(filters: Filters, states: tuple[State, ...]) -> Filters:
 
 async def on_all(
     backend: Backend, act: Act, filters: Filters, who: Signed, form: Mapping[str, str]
-) -> Result:
+) -> AppliedAction:
     """Act on everything that matches, the newest first, at most `AT_ONCE`."""
     given = answer(form) if act.name == "resolve" else None
     plan = await dry_run(backend, act, filters)
     expected = form.get("count", "")
     if plan.count > number(expected):
-        return Result(
+        return AppliedAction(
             changed=False,
             title="Nothing was changed",
             details=(
@@ -127,7 +127,7 @@ async def on_all(
         details.append(f"{counted(left, 'key')} still match: an act changes {AT_ONCE:,} at most.")
     nothing = UNKNOWN if cut else "Nothing was changed"
     title = f"{counted(done, 'key')} changed" if done else nothing
-    return Result(changed=bool(done), title=title, details=tuple(details))
+    return AppliedAction(changed=bool(done), title=title, details=tuple(details))
 
 
 async def _collected(backend: Backend, plan: DryRun) -> list[Record]:

@@ -19,7 +19,7 @@ from .message import StoredResponse
 from .policy import HttpPolicy
 from .stored import NOT_KEPT, NotKept, kept_fields
 
-__all__ = ["Ending", "Recording"]
+__all__ = ["Ending", "ResponseRecording"]
 
 
 class Ending(enum.Enum):
@@ -28,7 +28,7 @@ class Ending(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class Recording:
+class ResponseRecording:
     __slots__ = (
         "_chunks",
         "_declared",

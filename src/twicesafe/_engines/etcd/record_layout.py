@@ -23,7 +23,16 @@ from ..._values.records import AuditEntry, Row, State, moment
 from ...errors import CorruptRecordError, SchemaVersionError, StoreError
 from ..sql.commands import CAUSES, STATES, number_of, with_whole_id
 
-__all__ = ["INLINE", "Keys", "Seen", "act_bytes", "act_of", "effective", "record_bytes", "row_of"]
+__all__ = [
+    "INLINE",
+    "Keys",
+    "SeenRecord",
+    "act_bytes",
+    "act_of",
+    "effective",
+    "record_bytes",
+    "row_of",
+]
 
 VERSION: Final = b"\x01"
 INLINE: Final = 1024
@@ -65,7 +74,7 @@ _act: Final = msgspec.msgpack.Decoder(_Act).decode
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenRecord:
     """A record at one revision, or what we believe about it."""
 
     row: Row | None = None
@@ -163,7 +172,7 @@ def _unreadable(id_: bytes, data: bytes) -> StoreError:
     )
 
 
-def effective(seen: Seen, now: int) -> Row | None:
+def effective(seen: SeenRecord, now: int) -> Row | None:
     """The row as etcd's leases decide it.
 
     Its times were written by the clock of a worker, for people to read. Whether a claim, a back-off or a

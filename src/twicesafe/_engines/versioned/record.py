@@ -12,8 +12,8 @@ __all__ = [
     "EMPTY",
     "SPARE",
     "Believed",
-    "Refused",
     "Versioned",
+    "WriteRefused",
     "audited",
     "entries_of",
     "granted",
@@ -56,7 +56,7 @@ class Versioned(msgspec.Struct, gc=False):
         return self.row.fence, self.revision
 
 
-class Refused(NamedTuple):
+class WriteRefused(NamedTuple):
     """The answer to a write whose condition did not hold."""
 
     found: Versioned | None

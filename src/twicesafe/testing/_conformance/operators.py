@@ -30,7 +30,7 @@ from .asking import (
     won,
 )
 from .bench import Advance, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["OperatorRules"]
 
@@ -49,7 +49,7 @@ CLOSING: Final[dict[str, tuple[State, Any]]] = {
 }
 
 
-class OperatorRules(Rules):
+class OperatorRules(StoreRules):
     @rule("P3", "P12", cases={s.value: s for s in STATES if s is not State.FORGOTTEN})
     def test_a_released_key_runs_again_as_if_new(self, case: State) -> Script[None]:
         mine = yield from reach(case)
