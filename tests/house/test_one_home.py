@@ -41,7 +41,7 @@ ONE_PER = {
     "a framework": {"IdempotencyMiddleware", "IdempotentTools", "Meta", "Migration", "Record"},
     "a public package": {"Event", "Message", "Place", "Verdict"},
 }
-"""Class names that occur more than once, and why: one idea per engine, source, framework or package."""
+"""Class names that may occur more than once, and why: one idea per engine, source, framework or package."""
 
 
 def test_a_class_name_has_one_meaning():
@@ -51,4 +51,4 @@ def test_a_class_name_has_one_meaning():
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert {name for name, count in names.items() if count > 1} == set().union(*ONE_PER.values())
+    assert {name for name, count in names.items() if count > 1} <= set().union(*ONE_PER.values())
