@@ -1,4 +1,4 @@
-"""Acts on all keys that match: counted and confirmed first, at a limited rate, with what happened to each.
+"""Actions on all keys that match: counted and confirmed first, at a limited rate, with what happened to each.
 
 The keys are listed first. What happens to each is decided by `act_on_listed`, as in the dashboard.
 """

@@ -1,6 +1,6 @@
 """``twicesafe keys signal``, ``skip`` and ``restart``: operator commands for durable runs.
 
-Like the commands of `acts`, each writes who and why to the audit trail, and asks on a terminal.
+Like the commands of `key_actions`, each writes who and why to the audit trail, and asks on a terminal.
 A run continues by ``keys release``.
 """
 

@@ -41,7 +41,7 @@ SAMPLE: Final = 1000
 LONG: Final = 600
 """Seconds: a burst says nothing about what the retention will hold."""
 SHOWN: Final = 5
-"""Keys and acts that `top` lists."""
+"""Keys and actions that `top` lists."""
 PATIENCE: Final = 5
 """`top` rests at least this many times as long as its look at the store took."""
 
@@ -187,7 +187,7 @@ def audit(
     with opened(existing(store, config)) as receiver:
         log = receiver.audit_log(limit=limit, since=chosen)
     if json:
-        screen.data({"acts": [{**_subject(entry), **audit_data(entry)} for entry in log]})
+        screen.data({"actions": [{**_subject(entry), **audit_data(entry)} for entry in log]})
         return
     if not log:
         screen.say(Text("no operator has changed a key or a lane", "dim"))

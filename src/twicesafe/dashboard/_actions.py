@@ -1,6 +1,6 @@
-"""Acts of operators: what each is called, whom it is for, and what really happened to one key.
+"""Actions of operators: what each is called, whom it is for, and what really happened to one key.
 
-An act on one key is about the run that the page showed: if another one has started since, or was decided on,
+An action on one key is about the run that the page showed: if another one has started since, or was decided on,
 nothing is changed. It reads the record before and after, and reports both. The store writes who and why
 in the same transaction as the change. `_bulk_actions` acts on everything that a filter matches.
 """
@@ -105,7 +105,7 @@ ACTS: Final = {
         ),
     )
 }
-"""`restart`, and the acts of steps, are for durable runs."""
+"""`restart`, and the actions of steps, are for durable runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ def request_of(
     form: Mapping[str, str],
     listed: bool = False,
 ) -> Flow[Any]:
-    """The act on this record, for the fence that it has here. ``listed``: one of many."""
+    """The action on this record, for the fence that it has here. ``listed``: one of many."""
     force, step = form.get("force") == "yes", form.get("step", "")
     value = None if given is None else given.value
     match act.name:

@@ -43,7 +43,7 @@ PAGE: Final = 50
 UP_TO: Final = 10_000
 """Matches are counted up to here; a dry run counts all."""
 AUDITED: Final = 200
-"""Acts on the audit page."""
+"""Actions on the audit page."""
 REFRESH: Final = 10
 """Seconds between two loads of the live overview."""
 

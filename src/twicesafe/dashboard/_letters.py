@@ -1,6 +1,6 @@
-"""Dead letters on the dashboard: which are chosen, how many an act would change, and what really happened.
+"""Dead letters on the dashboard: which are chosen, how many an action would change, and what really happened.
 
-The work is done by `DeadLetters`, as on the command line. An act is about the letters that its own look
+The work is done by `DeadLetters`, as on the command line. An action is about the letters that its own look
 finds: if there are more than were confirmed, nothing is changed.
 """
 
@@ -24,7 +24,7 @@ from ._forms import Signed, number
 __all__ = ["LETTER_ACTS", "Choice", "LetterAct", "act_on_letters", "look"]
 
 MOST: Final = 1000
-"""The oldest letters, among which an act chooses."""
+"""The oldest letters, among which an action chooses."""
 LONGEST: Final = 1024
 
 _log = logging.getLogger("twicesafe.dashboard")

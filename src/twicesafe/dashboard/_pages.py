@@ -113,7 +113,7 @@ class KeysPage:
     is_first: bool
     first_path: str
     acts: tuple[tuple[Act, str], ...]
-    """Acts on everything that matches, and their paths."""
+    """Actions on everything that matches, and their paths."""
     empty: str
 
 
@@ -235,7 +235,7 @@ class StepRow:
 class KeyPage:
     row: KeyRow
     fence: int
-    """An act is about this one."""
+    """An action is about this one."""
     meaning: str
     facts: tuple[tuple[str, str], ...]
     moments: tuple[Moment, ...]

@@ -1,6 +1,6 @@
 """The timeline of one key: what is known of its past and its future, in order. Pure.
 
-A record keeps the first claim and the last change; operators' acts are in the audit. What happened in
+A record keeps the first claim and the last change; operators' actions are in the audit. What happened in
 between is known only to the processes that saw it. A dashboard that runs in one of them adds it. The timeline
 says what is not known; it does not leave it out.
 """

@@ -61,7 +61,7 @@ class HttpPolicy:
     check_key: Callable[[str], str | None] | None = None
     """Checks a key: returns None if it is valid, otherwise the expected format, for the client."""
     signatures: SignatureCheck | None = None
-    """Requires that every key is signed by a trusted party, such as `KeyVerifier`. None: as the receiver's policy says."""
+    """A check such as `KeyVerifier`: every key must be signed by a trusted party. None: as in the receiver's policy."""
     signature_header: str = SIGNATURE_HEADER
     """The header field of the signature."""
     key_from: tuple[KeySource, ...] = ()
@@ -224,7 +224,7 @@ class HttpPolicy:
         return replace(self, **changes)
 
     def receiver_policy(self, *, takeover: Literal["retry", "hold"] | None = None) -> Policy:
-        """The same settings as a `Policy`. `takeover` overrides this policy's, as a route of `retry` does."""
+        """These settings as a `Policy`. `takeover` replaces this policy's, as for a route of `retry`."""
         wait = seconds(self.wait)
         return Policy(
             lease=self.lease,

@@ -6,7 +6,7 @@ false has none. Four more belong to the store:
     revision   counts the writes; with the fence it is the *version* that a write is based on
     lease      the milliseconds that the owner was granted: how long others must watch one version;
                only after a renewal, before it the times of the claim tell it
-    audit      what operators did, oldest first, written with the act itself
+    audit      what operators did, oldest first, written with the action itself
     ttl        when DynamoDB may delete the item (seconds); only records that expire have it
 
 A version that changes this layout will write its number in ``layout``: a record that has one is refused,

@@ -3,7 +3,7 @@
     <prefix>/r/<id>            the record; kept by an etcd lease once it is finished
     <prefix>/l/<id>            there while a claim or a back-off lasts; empty, kept by an etcd lease
     <prefix>/v/<id>            a result that is too large for the record
-    <prefix>/h/<id>/<revision> an act of an operator
+    <prefix>/h/<id>/<revision> an action of an operator
 
 The id is the first half of the key's id, as hex digits. A record is a version byte and MessagePack.
 
@@ -104,7 +104,7 @@ class Keys:
         return self.records + name, self.alive + name, self.values + name
 
     def trail(self, id: bytes) -> bytes:  # noqa: A002
-        """What the acts on this record begin with."""
+        """What the actions on this record begin with."""
         return self.acts + id[:16].hex().encode() + b"/"
 
 

@@ -6,7 +6,7 @@ can answer every request: it forwards what its leader must decide. So a call sta
 fails, hangs or has no leader.
 
 A call that may be repeated is repeated within the time-out: all writes compare the revision of their record, and a
-worker's request that was already carried out is answered as it was. An operator's act is repeated only if it was surely not
+worker's request that was already carried out is answered as it was. An operator's action is repeated only if it was surely not
 carried out.
 """
 

@@ -5,7 +5,7 @@ name; one that is empty, zero or false is absent. Four more belong to the store:
 
     revision   counts the writes; with the fence it is the *version* that a write is based on
     lease      the milliseconds that the owner was granted, after a renewal; before it the claim's times tell it
-    audit      what operators did, oldest first, written with the act itself
+    audit      what operators did, oldest first, written with the action itself
     ttl        when MongoDB may delete the document; only records that expire have it
 
 A version that changes this layout will write its number in ``layout``: a record that has one is refused,

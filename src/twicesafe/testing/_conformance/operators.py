@@ -1,7 +1,7 @@
 """Operators: release, resolve and forget, each with who and why in the audit trail.
 
-An operator's act raises the fence, so a worker that still runs is fenced (P3). A forgotten key leaves a
-tombstone: its data is deleted, and a late duplicate still does not run. An act that closes a key never
+An operator's action raises the fence, so a worker that still runs is fenced (P3). A forgotten key leaves a
+tombstone: its data is deleted, and a late duplicate still does not run. An action that closes a key never
 shortens its retention.
 """
 
@@ -166,7 +166,7 @@ class OperatorRules(StoreRules):
         yield from reach(State.FORGOTTEN)
         yield from unchanged(forget(retention=9 * HOUR), Ack.OK)
         assert len((yield History(KEY.id))) == 1, (
-            "an act that changed nothing must not be in the audit trail"
+            "an action that changed nothing must not be in the audit trail"
         )
 
     @rule("P3")
