@@ -411,7 +411,7 @@ def test_a_claim_that_was_won_is_answered_so_whatever_other_threads_do(
     monkeypatch.setattr(programs, "BELIEVED", 1)
     threads: list[threading.Thread] = []
     made = programs.EtcdPrograms("t", Leases(), wall_clock)
-    seen = record_layout.Seen(Row(KEY.id, (), "", State.IN_PROGRESS, 1, 1, A, 0, 0, 0))
+    seen = record_layout.SeenRecord(Row(KEY.id, (), "", State.IN_PROGRESS, 1, 1, A, 0, 0, 0))
     made._believe(claim(Key("first")), seen)
     made._claims = Busy(made._claims)
     made._believe(claim(KEY), seen)
