@@ -45,6 +45,9 @@ class DynamodbStore(VersionedStore):
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     untried: ClassVar[Mapping[str, str]] = UNTRIED
     engine: ClassVar[EnginePrograms] = ENGINE
+    _clients: dict[bool, Any]
+    """One that repeats calls, and one that does not: by `BotoCall.once`."""
+    _threads: ThreadPoolExecutor | None
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -119,6 +122,4 @@ class DynamodbStore(VersionedStore):
         return list(threads.map(do, items))
 
     def _forget_connections(self) -> None:
-        self._clients: dict[bool, Any] = {}
-        """One that repeats calls, and one that does not: by `BotoCall.once`."""
-        self._threads: ThreadPoolExecutor | None = None
+        self._clients, self._threads = {}, None

@@ -184,7 +184,7 @@ def record_of(found: Document) -> Versioned:
         row = convert(fields, Row, builtin_types=_BYTES)
         beside = convert(found, _Beside)
         lease = granted(row) if beside.lease is None else beside.lease
-        return Versioned(row, beside.revision, lease, beside.audit)
+        return Versioned(row, beside.revision, lease, [{**entry} for entry in beside.audit])
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise CorruptRecordError(
             f"the record {_short(found)} cannot be read ({type(error).__name__}: {error}); the handler "
