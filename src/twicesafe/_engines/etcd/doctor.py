@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ...errors import StoreError, StoreUnavailableError
+from ...errors import StoreUnavailableError
 from ...stores._base import Finding, Program
+from .error_messages import CompactedError
 from .messages import message
 from .routing import EtcdCall
 from .settings import Settings
@@ -123,9 +124,7 @@ def _compaction(revision: int, settings: Settings) -> Program[Finding]:
     request = message("RangeRequest")(key=key, count_only=True, revision=1)
     try:
         yield EtcdCall("Range", request)
-    except StoreError as error:
-        if "compacted" not in str(error):
-            raise
+    except CompactedError:
         return Finding("ok", "old revisions are compacted")
     return Finding(
         "warn",
