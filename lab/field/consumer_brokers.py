@@ -30,6 +30,8 @@ class Broker:
     """A server with one queue, stream or topic for one trial."""
 
     engine: ClassVar[str]
+    modules: ClassVar[tuple[str, ...]]
+    """What a consumer of it imports. It is imported once, because workers start often."""
     settings: dict[str, str] = {}  # noqa: RUF012 - each kind of broker has its own
     variants: ClassVar[tuple[str, str]] = ("", "")
     keeps: bool = True
@@ -84,6 +86,7 @@ class Kafka(Broker):
     """A real one after `make kafka`. The mock cluster forgets its messages, and enforces no transactions."""
 
     engine = "kafka"
+    modules = ("confluent_kafka.admin", "twicesafe.outbox.publishers.kafka")
     variants = ("cooperative", "KIP-848")
     orders = True
 
@@ -150,6 +153,9 @@ class Kafka(Broker):
 
 class RedisStreams(Broker):
     engine = "valkey"
+    modules = (
+        "redis.asyncio", "twicesafe.consumers.sources.redis", "twicesafe.outbox.publishers.redis",
+    )  # fmt: skip
     settings: dict[str, str] = {"appendonly": "yes", "appendfsync": "always"}  # noqa: RUF012
 
     def _url(self, stream: str, group: str) -> str:
@@ -170,6 +176,7 @@ class RedisStreams(Broker):
 
 class JetStream(Broker):
     engine = "nats"
+    modules = ("nats", "twicesafe.consumers.sources.nats", "twicesafe.outbox.publishers.nats")
     topic = "SHOP.orders"
 
     def prepare(self) -> None:
@@ -193,6 +200,9 @@ class JetStream(Broker):
 
 class RabbitMq(Broker):
     engine = "rabbitmq"
+    modules = (
+        "aio_pika", "twicesafe.consumers.sources.rabbitmq", "twicesafe.outbox.publishers.rabbitmq",
+    )  # fmt: skip
     variants = ("quorum", "classic")
 
     def prepare(self) -> None:
@@ -224,6 +234,7 @@ class Sqs(Broker):
     """On an emulator, which forgets all when it restarts."""
 
     engine = "ministack"
+    modules = ("boto3", "twicesafe.consumers.sources.sqs", "twicesafe.outbox.publishers.sqs")
     variants = ("FIFO", "standard")
     keeps = False
 

@@ -152,7 +152,9 @@ def _judge_dead_letters(plant: Plant, starts: dict[str, list[list[str]]]) -> Non
 
 @contextlib.contextmanager
 def _plant(t: Trial, mode: Mode) -> Iterator[Plant]:
-    processes.set_forkserver_preload(["lab.field.consumer_worker", "psycopg"])
+    store = ("psycopg", "twicesafe._engines.postgresql.store")
+    modules = ["lab.field.consumer_worker", *store, *BROKERS[t.engine].modules]
+    processes.set_forkserver_preload(modules)
     with launch("postgres") as postgres, tempfile.TemporaryDirectory() as folder:
         broker = BROKERS[t.engine](t.portion)
         if mode == "transaction":

@@ -42,8 +42,8 @@ __all__ = ["TransactionalMember"]
 ANSWER: Final = 15.0
 """Seconds for one request of a transaction."""
 
-GRACE: Final = 1.0
-"""Seconds beyond that until a request is given up that should have ended by itself."""
+OFFSETS: Final = 4.0
+"""Seconds until the request that adds offsets is given up. It is longer, up to `ANSWER`, after each time."""
 
 AGAIN: Final = 0.2
 """Seconds until a failed request of the member's own is tried again."""
@@ -74,6 +74,7 @@ class TransactionalMember(Member):
         self._producer: Any = None
         self._in_doubt: Due = []
         """A transaction that may have been committed."""
+        self._offsets_within = OFFSETS
         self._processed, self._topics = processed, topics
         self._final: Exception | None = None
         """Why this member can no longer commit."""
@@ -292,7 +293,11 @@ class TransactionalMember(Member):
 
     def _within(self, request: Callable[..., None], *given: Any) -> None:
         """Make a request that librdkafka may never end, whatever its time limit, if the group's coordinator goes
-        away meanwhile (librdkafka issue 5456). Then the producer is left alone, and its successor fences it."""
+        away meanwhile (librdkafka issue 5456). Then the producer is left alone, and its successor fences it.
+
+        After a restart of the broker this is the rule, and all partitions of this member wait meanwhile. So the
+        first time limit is short, and the next ones are longer, for a broker that is slow.
+        """
         from confluent_kafka import KafkaError, KafkaException
 
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -307,12 +312,14 @@ class TransactionalMember(Member):
 
         threading.Thread(target=make, name="twicesafe-kafka-offsets", daemon=True).start()
         try:
-            error = ended.get(timeout=ANSWER + GRACE)
+            error = ended.get(timeout=self._offsets_within)
         except queue.Empty:
             self._producer = None
+            self._offsets_within = min(2 * self._offsets_within, ANSWER)
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
         if error is not None:
             raise error
+        self._offsets_within = OFFSETS
 
     def _produce(
         self, one: Publication | None, refused: list[tuple[Publication, Any]], **record: Any
