@@ -13,6 +13,11 @@ first one, whose consumer then ends with `ConfigurationError`.
 **Unknown outcomes.** If the answer to a commit is lost, the producer is replaced. Its first request
 makes Kafka end the old transaction, and then the group's offsets tell whether it was committed.
 
+**Lost transactions.** A broker whose partitions have no leader while it starts (Kafka 4.3 on one node) may report
+a transaction as committed and never end it in its partitions. The producer's next transaction ends it with its own: if
+that is aborted, both are. So after each abort the group's offsets are compared with those that Kafka has confirmed.
+What is missing is handled again.
+
 **Starts.** The first message of a partition waits until the group's offset confirms it (`_kafka_offsets`).
 
 **Refusals.** If Kafka refuses one of the published messages (too large, not allowed), the messages are
@@ -74,6 +79,8 @@ class TransactionalMember(Member):
         self._producer: Any = None
         self._in_doubt: Due = []
         """A transaction that may have been committed."""
+        self._is_unsure = False
+        """A transaction was aborted: an earlier one may have been aborted with it (see above)."""
         self._offsets_within = OFFSETS
         self._processed, self._topics = processed, topics
         self._final: Exception | None = None
@@ -250,22 +257,38 @@ class TransactionalMember(Member):
         return due, [(name, one) for name, _, _, one in work]
 
     def _connect(self) -> bool:
-        """A producer that may begin a transaction; True: the one in doubt had been committed."""
+        """A producer that may begin a transaction; True: what is due has changed, because the one in doubt had
+        been committed, or because one that Kafka had confirmed was not."""
         if self._producer is None:
             from confluent_kafka import Producer
 
             producer: Any = Producer(dict(self._producing))
             producer.init_transactions(ANSWER)
             self._producer = producer
-        doubtful, self._in_doubt = self._in_doubt, []
-        if not doubtful:
+        if not self._in_doubt and not self._is_unsure:
             return False
-        self._in_doubt = doubtful  # until it is known
-        found = committed_offsets(self._consumer, [name for name, _, _ in doubtful], ANSWER)
-        done = [one for one in doubtful if found[one[0]] >= one[2]]
-        self._in_doubt = []
+        names = {name for name, _, _ in self._in_doubt} | self.partitions()
+        found = committed_offsets(self._consumer, names, ANSWER) if names else {}
+        done = [one for one in self._in_doubt if found[one[0]] >= one[2]]
         self._committed(done)
-        return bool(done)
+        with self._changed:
+            lost = self._prefixes.lost(found)
+        for name, offset in lost.items():
+            self._handle_again(name, offset)
+        self._in_doubt, self._is_unsure = [], False
+        return bool(done or lost)
+
+    def _handle_again(self, partition: str, offset: int) -> None:
+        """Kafka has lost a transaction that it had confirmed: this partition goes on behind the last one that
+        it has. Messages that run are not committed."""
+        from confluent_kafka import TopicPartition
+
+        names = frozenset({partition})
+        self._consumer.seek(TopicPartition(*place_of(partition), offset))
+        self._give_up(names)
+        self._tell(names)
+        with self._changed:
+            self._prefixes.assign(names)
 
     def _transact(
         self, due: Due, work: list[tuple[str, Publication]], refused: list[tuple[Publication, Any]]
@@ -361,6 +384,7 @@ class TransactionalMember(Member):
             )
         if self._final is not None:
             return self._final
+        self._is_unsure = True
         self._abort(error)
         if name in IN_FLUX:
             return None
