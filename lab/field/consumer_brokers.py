@@ -135,6 +135,14 @@ class Kafka(Broker):
             places.setdefault(origin, []).append(f"{record.partition()}/{record.offset()}")
         return {origin: some for origin, some in places.items() if len(some) > 1}
 
+    def is_read(self) -> bool:
+        """The group's offsets are at the ends of the topic."""
+        return open_source(self.source).standing().waiting == 0
+
+    def not_ended(self) -> int:
+        """Transactions that were reported as committed although a partition without a leader has no marker."""
+        return str(self.server.log()).count("while trying to send transaction markers")
+
     def went_back(self) -> list[str]:
         """Commits that moved an offset of the group back."""
         last: dict[str, int] = {}
