@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from lab import report
 from lab.__main__ import PARTS
+from lab.field.trial import new_trial
 from lab.mutants import MUTANTS
 from lab.simulation import STUDIES
-from lab.field.trial import new_trial
 from lab.simulation.campaign import Found
 
 
