@@ -36,7 +36,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.servers import NoServerError
 from twicesafe import Receiver
 from twicesafe.consumers import Consumer
 from twicesafe.consumers.sources import open_source
@@ -161,21 +160,23 @@ def nothing() -> None:
     return None
 
 
-def measured(count: int = 2000, rounds: int = 3, pending: int = 1_000_000) -> list[Row]:
-    rows: list[Row] = []
-    stores = {shown: engines.url(name) for shown, name in STORES.items()}
+MEMORY = "consumers/memory"
+KINDS = {f"consumers/{kind.engine}": kind for kind in BROKERS}
+
+
+def names() -> list[str]:
+    return [*KINDS, MEMORY]
+
+
+def measured(name: str, count: int = 2000, rounds: int = 3, pending: int = 1_000_000) -> list[Row]:
+    stores = {shown: engines.url(engine) for shown, engine in STORES.items()}
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
-    for kind in BROKERS:
-        try:
-            broker = kind()
-        except NoServerError:
-            continue  # the tests say why there is none
-        with broker.server:
-            rows += _compared(broker, stores, count, rounds)
-            if kind is RedisStreams:
-                rows.append(_memory(broker, stores["PostgreSQL"], pending))
-    return rows
+    broker = KINDS.get(name, RedisStreams)()
+    with broker.server:
+        if name == MEMORY:
+            return [_memory(broker, stores["PostgreSQL"], pending)]
+        return _compared(broker, stores, count, rounds)
 
 
 def _compared(broker: Broker, stores: dict[str, str], count: int, rounds: int) -> list[Row]:
