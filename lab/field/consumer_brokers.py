@@ -19,6 +19,7 @@ from twicesafe._core.outbox_requests import Message
 from twicesafe._runtime.adapting import for_threads
 from twicesafe.consumers import DeadLetters
 from twicesafe.consumers.sources import open_source
+from twicesafe.consumers.sources.kafka import KafkaSource
 from twicesafe.outbox.publishers import open_publisher
 
 from .consumer_worker import ORIGIN
@@ -137,7 +138,7 @@ class Kafka(Broker):
 
     def is_read(self) -> bool:
         """The group's offsets are at the ends of the topic."""
-        return open_source(self.source).standing().waiting == 0
+        return KafkaSource.open(self.source).standing().waiting == 0
 
     def not_ended(self) -> int:
         """Transactions that were reported as committed although a partition without a leader has no marker."""
