@@ -79,6 +79,8 @@ class TransactionalMember(KafkaMember):
         self._producer: Any = None
         self._in_doubt: Due = []
         """A transaction that may have been committed."""
+        self._is_stable = config["isolation.level"] == "read_committed"
+        """Kafka waits for open transactions before it tells the group's offsets."""
         self._is_unsure = False
         """A transaction was aborted: an earlier one may have been aborted with it (see above)."""
         self._offsets_within = OFFSETS
@@ -272,7 +274,7 @@ class TransactionalMember(KafkaMember):
         done = [one for one in self._in_doubt if found[one[0]] >= one[2]]
         self._committed(done)
         with self._changed:
-            lost = self._prefixes.lost(found)
+            lost = self._prefixes.lost(found) if self._is_stable else {}
         for name, offset in lost.items():
             self._handle_again(name, offset)
         self._in_doubt, self._is_unsure = [], False
@@ -286,7 +288,8 @@ class TransactionalMember(KafkaMember):
         names = frozenset({partition})
         self._consumer.seek(TopicPartition(*place_of(partition), offset))
         self._give_up(names)
-        self._tell(names)
+        if not self._closing:
+            self._tell(names)
         with self._changed:
             self._prefixes.assign(names)
 
