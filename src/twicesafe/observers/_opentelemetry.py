@@ -123,15 +123,14 @@ class OpenTelemetryObserver:
     # -- spans of what is over ----------------------------------------------------------------
 
     def _started(self, event: ev.Started) -> None:
-        if event.store is not None:
+        if event.store is not None and type(get_current().get(_SPAN)) is not NonRecordingSpan:
             self._past("twicesafe claim", event.key, event.store, SpanKind.CLIENT)
 
     def _waited(self, event: ev.Waited) -> None:
         self._past("twicesafe wait", event.key, event.seconds, SpanKind.INTERNAL)
 
     def _past(self, name: str, key: Key, seconds: float, kind: SpanKind) -> None:
-        current = get_current().get(_SPAN)
-        if type(current) is NonRecordingSpan or not _is_recording(current):
+        if not _current_span().is_recording():
             return
         assert self._spans is not None
         end = time.time_ns()
@@ -224,10 +223,6 @@ def _is_unsampled() -> bool:
     if type(current) is NonRecordingSpan:  # most are; asking an abstract class takes twice as long
         return current is not trace.INVALID_SPAN
     return isinstance(current, Span) and not current.is_recording()
-
-
-def _is_recording(current: object) -> bool:
-    return isinstance(current, Span) and current.is_recording()
 
 
 def _packed(span: Span) -> bytes:
