@@ -153,7 +153,7 @@ class _DurableBase(Generic[P]):
         )
         call.run = run_of(call)
         if owner._tracer is not None:
-            call.run = owner._tracer.trace(call.key, call.run)
+            call.run = functools.partial(owner._tracer.run, call.key, call.run)
         return call
 
     def _resumed(self, run: DueRun) -> Call:
