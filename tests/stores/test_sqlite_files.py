@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,32 @@ def mode_of(path: Path) -> int:
 
 
 # --- removed or replaced while it is open -----------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def every_look(monkeypatch: pytest.MonkeyPatch):
+    """Look at the file before every answer, not once a millisecond."""
+    monkeypatch.setattr(settings, "LOOK_EVERY", 0.0)
+
+
+def test_a_look_holds_for_a_millisecond_and_not_for_a_new_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = 100.0
+    monkeypatch.setattr(settings, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(settings, "LOOK_EVERY", 0.001)
+    file = settings.DatabaseFile(tmp_path / "keys.db", "normal", 5.0)
+    file.connect().close()
+    removed(tmp_path / "keys.db")
+    file.check()
+    with pytest.raises(StoreError, match="removed"):
+        file.connect()
+    with pytest.raises(StoreError, match="removed"):
+        file.check()  # what is known to be gone is looked for at once
+    replaced(tmp_path / "keys.db")
+    now += 0.001
+    with pytest.raises(StoreError, match="replaced"):
+        file.check()
 
 
 def replaced(path: Path) -> None:

@@ -130,8 +130,9 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
     yield from _until_quiet(state)
     if claim.gone:
         call.notify(ev.LeaseLost(call.key))
-        known = isinstance(reply, Raised) and isinstance(reply.error, LeaseLostError)
-        return reply if known else Raised(lost(call))
+        if isinstance(reply, Raised) and isinstance(reply.error, LeaseLostError):
+            return reply
+        return Raised(lost(call))
     if state.undoing:
         return (yield from undo_all(call, state, reply))
     parts = [] if isinstance(reply, Returned) else list(parts_of(reply.error))
