@@ -120,7 +120,8 @@ class SqliteRequests(SqliteConnections):
         return self._write(self.programs.runs.prepared(op))
 
     def _perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        if any(request.op in RUN_OPS for request in requests):
+        is_ready = self.programs.runs.is_ready
+        if not is_ready and any(request.op in RUN_OPS for request in requests):
             self._prepare_runs("record_step")
         if self.programs.moves is not None:
             return [self._perform_or_error(request) for request in requests]
