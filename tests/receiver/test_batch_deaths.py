@@ -38,7 +38,7 @@ with opened(url) as receiver:
 
 
 def opened(url: str) -> Receiver:
-    policy = Policy(lease=0.2, max_attempts=MOST, backoff=Backoff(first=0), in_flight="reject")
+    policy = Policy(lease=1.5, max_attempts=MOST, backoff=Backoff(first=0), in_flight="reject")
     return Receiver.open(url, policy=policy)
 
 
