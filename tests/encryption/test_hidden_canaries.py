@@ -1,4 +1,5 @@
-"""No key and no scope is readable anywhere: files, write-ahead logs, dumps, logs, metrics, pages (D17).
+"""With hidden keys and a key ring nothing is readable anywhere: no key, no scope, no result, failure, step or
+signal, in files, write-ahead logs, dumps, logs, metrics, pages (D17).
 
 Each store first gets a canary with readable keys, to prove that the search would find one.
 """
@@ -27,6 +28,7 @@ from twicesafe import (
     Key,
     Policy,
     Receiver,
+    RememberedFailureError,
     Steps,
     SuspendedError,
     current_key,
@@ -36,8 +38,11 @@ from twicesafe.encryption import KeyRing
 from twicesafe.observers import LogObserver, PrometheusObserver
 
 OPEN = "canary-open-7a0"
-CANARIES = ("canary-key-7a1", "canary-tenant-7a2", "canary-run-7a3")
-KEY, TENANT, RUN = CANARIES
+CANARIES = (
+    "canary-key-7a1", "canary-tenant-7a2", "canary-run-7a3", "canary-result-7a4", "canary-failure-7a5",
+    "canary-step-7a6", "canary-signal-7a7",
+)  # fmt: skip
+KEY, TENANT, RUN, RESULT, FAILURE, STEP, SIGNAL = CANARIES
 RING = KeyRing({"a": os.urandom(32)})
 POLICY = Policy(encryption=RING, max_attempts=1, takeover="hold")
 
@@ -65,19 +70,23 @@ def files(folder: Path) -> bytes:
 
 
 def fail() -> None:
-    raise ZeroDivisionError
+    raise ZeroDivisionError(FAILURE)
 
 
 def use(url: str) -> None:
     """Everything that makes a record: results, failures, held keys, operators, durable runs, signals; and then,
-    with readable keys, one that must be found."""
+    with readable keys and no ring, one that must be found."""
     metrics = CollectorRegistry()
     observers = [LogObserver(), PrometheusObserver(metrics)]
     with Receiver.open(
         hidden(url), policy=POLICY, scope=(TENANT,), observers=observers
     ) as receiver:
         for _ in range(2):
-            receiver.process(KEY, lambda: str(current_key()))
+            assert receiver.process(KEY, lambda: f"{RESULT} {current_key()}").value.startswith(RESULT)
+        remembering = receiver.options(policy=POLICY.replace(remember=(ZeroDivisionError,)))
+        for error in (ZeroDivisionError, RememberedFailureError):
+            with pytest.raises(error, match=FAILURE):
+                remembering.process(f"{KEY} remembered", fail)
         with pytest.raises(ZeroDivisionError):
             receiver.process(f"{KEY} failed", fail)
         receiver.release(f"{KEY} failed", by="ann", why="looked")
@@ -92,16 +101,16 @@ def use(url: str) -> None:
             flow.submit(RUN)
             with pytest.raises(SuspendedError):
                 flow(RUN)
-            receiver.signal(flow.key(RUN), "approval", True)
+            receiver.signal(flow.key(RUN), "approval", SIGNAL)
             receiver.complete_abandoned()
-            assert flow(RUN) == "done"
+            assert flow(RUN) == RESULT
         assert receiver.count(value=KEY) == 1
         assert not found_in(repr((receiver, [*receiver.records()], receiver.stats())).encode())
         asyncio.run(look_at_pages(receiver))
     assert not found_in(generate_latest(metrics))
     asyncio.run(use_async(url))
     with Receiver.open(url) as plain:
-        plain.process(OPEN, lambda: None)
+        plain.process(OPEN, lambda: OPEN)
 
 
 async def use_async(url: str) -> None:
@@ -143,9 +152,9 @@ def interrupt() -> None:
 def checkout(receiver: Receiver) -> Any:
     @receiver.durable(key="order", scope=(f"{TENANT} flow",), name="checkout")
     def run(steps: Steps, order: str) -> str:
-        steps.run("charge", lambda: None)
-        steps.wait("approval", timeout=3600)
-        return "done"
+        steps.run("charge", lambda: STEP)
+        assert steps.wait("approval", timeout=3600) == SIGNAL
+        return RESULT
 
     return run
 
