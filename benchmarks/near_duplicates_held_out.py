@@ -105,7 +105,8 @@ def figures(by_words: list[Pair], by_meaning: list[Pair]) -> str:
         some = [[pair for pair in scored if pair.kind == kind] for scored in (by_words, by_meaning)]
         rows.append(row(kind, *some))
     ends = opposites()
-    rows.append(row(f"{ends[0].kind} (not in the rates)", known.judged(ends), known.judged(ends, "meaning")))
+    name = f"{ends[0].kind} (not in the rates)"
+    rows.append(row(name, known.judged(ends), known.judged(ends, "meaning")))
     rates = [known.rates(by_words, WORDS), known.rates(by_meaning, MEANING)]
     for at, name in enumerate(("precision", "recall")):
         rows.append(f"| **{name}** | | {rates[0][at]:.1%} | {rates[1][at]:.1%} |")
@@ -117,7 +118,8 @@ def main() -> None:
     precision, recall = known.rates(known.judged(first), WORDS)
     by_meaning = known.judged(first, "meaning")
     print(f"first set, words at {WORDS}: precision {precision:.1%}, recall {recall:.1%}")
-    print(f"lowest threshold of meaning with that precision: {lowest_threshold(by_meaning, precision)}")
+    lowest = lowest_threshold(by_meaning, precision)
+    print(f"lowest threshold of meaning with that precision: {lowest}")
     reached = known.rates(by_meaning, MEANING)
     print(f"first set, meaning at {MEANING}: precision {reached[0]:.1%}, recall {reached[1]:.1%}")
     pairs = held_out()

@@ -23,9 +23,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.logged import logged
 from twicesafe import (
     AsyncReceiver,
+    ConfigurationError,
     HeldError,
     Inbox,
-    Key,
     Policy,
     Receiver,
     RememberedFailureError,
@@ -50,15 +50,16 @@ POLICY = Policy(encryption=RING, max_attempts=1, takeover="hold")
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """The secret, and a look at every log line."""
-    monkeypatch.setenv("SECRET", base64.b64encode(os.urandom(32)).decode())
+    for name in ("SECRET", "OTHER"):
+        monkeypatch.setenv(name, base64.b64encode(os.urandom(32)).decode())
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, "httpx")  # the client of the dashboard logs what it searches for
+    caplog.set_level(logging.WARNING, "httpx")  # it logs what the dashboard is asked for
     yield
     assert not found_in(logged(caplog))
 
 
-def hidden(url: str) -> str:
-    return f"{url}{'&' if '?' in url else '?'}hidden_keys=env:SECRET"
+def hidden(url: str, secret: str = "SECRET") -> str:
+    return f"{url}{'&' if '?' in url else '?'}hidden_keys=env:{secret}"
 
 
 def found_in(heap: bytes) -> set[str]:
@@ -82,7 +83,7 @@ def use(url: str) -> None:
         hidden(url), policy=POLICY, scope=(TENANT,), observers=observers
     ) as receiver:
         for _ in range(2):
-            assert receiver.process(KEY, lambda: f"{RESULT} {current_key()}").value.startswith(RESULT)
+            assert RESULT in receiver.process(KEY, lambda: f"{RESULT} {current_key()}").value
         remembering = receiver.options(policy=POLICY.replace(remember=(ZeroDivisionError,)))
         for error in (ZeroDivisionError, RememberedFailureError):
             with pytest.raises(error, match=FAILURE):
@@ -109,8 +110,17 @@ def use(url: str) -> None:
         asyncio.run(look_at_pages(receiver))
     assert not found_in(generate_latest(metrics))
     asyncio.run(use_async(url))
+    with Receiver.open(hidden(url, "OTHER")) as other:
+        with pytest.raises(ConfigurationError, match="another secret"):
+            other.process(KEY, fail)
+        assert "another secret" in refused_by_doctor(other)
     with Receiver.open(url) as plain:
+        assert "no hidden_keys" in refused_by_doctor(plain)
         plain.process(OPEN, lambda: OPEN)
+
+
+def refused_by_doctor(receiver: Receiver) -> str:
+    return "\n".join(found.what for found in receiver.doctor() if found.level == "refuse")
 
 
 async def use_async(url: str) -> None:

@@ -44,7 +44,8 @@ def test_responses(edge: str, encrypted: bool, url: str, tmp_path: Path):
         fields = [(b"location", b"/cards/" + CANARY)]
         stage.handler = lambda _: Answer(headers=fields, body=[CANARY])
         first, again = (stage.send("k") for _ in range(2))
-        assert (first.body, first.replayed, again.body, again.replayed) == (CANARY, False, CANARY, True)
+        assert (first.replayed, again.replayed) == (False, True)
+        assert first.body == again.body == CANARY
         assert again["location"] == first["location"]
         assert in_files(tmp_path, CANARY) is not encrypted
 

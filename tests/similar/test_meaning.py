@@ -74,7 +74,9 @@ def test_data_is_compared_field_by_field(near: NearDuplicates):
 
 
 @pytest.mark.attack("D12")
-@pytest.mark.parametrize("piece", ["a ", "ab" * 40 + " ", "é", "日", "🙂 x ", "\x00 ", "x" * 16_000])
+@pytest.mark.parametrize(
+    "piece", ["a ", "ab" * 40 + " ", "é", "日", "🙂 x ", "\x00 ", "x" * 16_000]
+)
 def test_a_hostile_text_is_compared_like_any_other(near: NearDuplicates, piece: str):
     text = (piece * 16_000)[:16_000]
     assert score(near, text, text) in (0.0, 1.0)  # 0: it says nothing, so it is not compared

@@ -120,7 +120,8 @@ def _shared(one: Prose, other: Prose) -> float:
     if not _have_same_names(one, other):
         return 0.0
     if one.meaning and other.meaning:
-        return min(1.0, max(0.0, sum(map(mul, one.meaning, other.meaning))))
+        cosine: float = sum(map(mul, one.meaning, other.meaning))
+        return min(1.0, max(0.0, cosine))
     first, second = set(one.sketch), set(other.sketch)
     both, either = first & second, first | second
     if max(len(first), len(second)) < KEPT:

@@ -29,7 +29,9 @@ _NAMES = ("store", "policy", "encryption", "test_store")
 def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
     """The policy, and a blocking or async receiver."""
     policy, store, encryption = read()
-    opened = (AsyncReceiver if awaits else Receiver).open(store, policy=Policy(encryption=encryption))
+    opened = (AsyncReceiver if awaits else Receiver).open(
+        store, policy=Policy(encryption=encryption)
+    )
     return policy, opened
 
 
