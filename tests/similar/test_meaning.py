@@ -13,6 +13,7 @@ import pytest
 from benchmarks import near_duplicates_held_out as page
 from benchmarks.near_duplicates import PAGE, judged, rates
 from twicesafe import Key
+from twicesafe._core.similarity.reading import MAX_MEANINGS
 from twicesafe._runtime.embedding import load_embedding
 from twicesafe.errors import ConfigurationError
 from twicesafe.similar import NearDuplicates
@@ -80,6 +81,15 @@ def test_data_is_compared_field_by_field(near: NearDuplicates):
 def test_a_hostile_text_is_compared_like_any_other(near: NearDuplicates, piece: str):
     text = (piece * 16_000)[:16_000]
     assert score(near, text, text) in (0.0, 1.0)  # 0: it says nothing, so it is not compared
+
+
+@pytest.mark.attack("D11")
+def test_the_vectors_of_a_request_are_bounded(near: NearDuplicates):
+    most = {f"field {n}": f"text {n}" for n in range(MAX_MEANINGS)}
+    assert score(near, most, dict(most)) == 1.0
+    before, more = len(near), {**most, "one": "too many"}
+    assert score(near, more, dict(more)) == 0.0
+    assert len(near) == before
 
 
 def test_loading_needs_no_network(monkeypatch: pytest.MonkeyPatch):

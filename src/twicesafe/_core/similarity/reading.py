@@ -27,6 +27,7 @@ from .words import exact_value, read_text, visible
 __all__ = [
     "MAX_CHARACTERS",
     "MAX_DEPTH",
+    "MAX_MEANINGS",
     "MAX_PARTS",
     "Embedding",
     "Reading",
@@ -50,6 +51,8 @@ MAX_WORDS: Final = 512
 """Different words of a text that are remembered, to look for names."""
 STEM: Final = 4
 """First letters of a word that count as a feature of their own."""
+MAX_MEANINGS: Final = 16
+"""Texts of a request that are embedded: a vector takes 1 KB, and as long as a whole short request by words."""
 _NO_SKETCH: Final = array("q")
 _NO_MEANING: Final = array("f")
 
@@ -83,6 +86,8 @@ def read_request(request: object, embed: Embedding | None = None) -> Reading | N
     budget = _Budget()
     try:
         parts = sorted(_parts(request, "", budget, 0), key=lambda part: part[0])
+        if embed and sum(kind == "prose" for _, kind, _ in parts) > MAX_MEANINGS:
+            raise _NotComparedError
     except _NotComparedError:
         return None
     values: list[object] = []
