@@ -21,7 +21,7 @@ WORDS, MEANING = 0.6, 0.83
 WORLD = known.World(
     names=["Alice", "Bernard", "Chidi", "Dolores", "Eleanor", "Farid", "Greta", "Hiro", "Ines", "Jamal"],
     purposes=[
-        "desk lamps", "the kick-off", "spare parts", "two monitors", "the trade fair", "coffee for the kitchen",
+        "table lamps", "the kick-off", "spare parts", "two monitors", "the trade fair", "coffee for the kitchen",
         "the board meeting", "winter tyres", "new badges", "the audit",
     ],
     intents={
@@ -65,7 +65,7 @@ OPPOSITES = (
 )
 PLACES = [
     "Please {} the account of Alice for invoice 4711 on 2026-03-04.",
-    "Could you {} the order 4711 over €50 for Bernard, desk lamps?",
+    "Could you {} the order 4711 over €50 for Bernard, table lamps?",
     "I want to {} the access of Chidi to the billing reports from 3 May 2026.",
     "We should {} the limit of Dolores by $500, ticket A-77, because of the audit.",
 ]
