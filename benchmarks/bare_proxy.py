@@ -12,7 +12,7 @@ import signal
 import sys
 
 from twicesafe._core.http.forwarding import Forwarding
-from twicesafe._edges.listener import Listener
+from twicesafe._edges.listener import ListenAddress
 from twicesafe._proxy.listening import server
 from twicesafe._proxy.upstream import Upstream
 from twicesafe.http import HttpPolicy
@@ -20,7 +20,7 @@ from twicesafe.http import HttpPolicy
 
 async def serve(upstream: str, listen: str) -> None:
     """Until SIGTERM."""
-    with Listener.of(listen, "listen").bind() as listening:
+    with ListenAddress.of(listen, "listen").bind() as listening:
         made = server(Upstream(upstream, Forwarding(HttpPolicy())))
 
         def stop() -> None:

@@ -35,7 +35,7 @@ settings.configure(
         "twicesafe.integrations.django.IdempotencyMiddleware",
     ],
     # With ATOMIC_REQUESTS a view that raised has done nothing here: a retry may run it again.
-    TWICESAFE={"store": "sqlite:///keys.db", "policy": {"rerun": ("POST /transfers",)}},
+    TWICESAFE={"store": "sqlite:///keys.db", "policy": {"retry": ("POST /transfers",)}},
     USE_TZ=True,
 )
 django.setup()

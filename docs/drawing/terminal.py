@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from twicesafe._demo import report, show
-from twicesafe._demo.plan import Plan
+from twicesafe._demo.plan import DemoPlan
 from twicesafe._demo.saga import Saga
-from twicesafe._demo.tally import Tally
+from twicesafe._demo.tally import DemoTally
 
 __all__ = ["demo", "screen"]
 
@@ -47,14 +47,14 @@ def screen(title: str, printed: str, wide: int = 96) -> str:
 
 
 def _show(data: dict[str, object]) -> show.Show:
-    plan = Plan.draw(data["seed"], data["payments"], data["kill_every"])
+    plan = DemoPlan.draw(data["seed"], data["payments"], data["kill_every"])
     headings = {mode: heading for mode, _, _, heading in show._CAST}
     runs = [
-        show.Run(
+        show.DemoRun(
             run["mode"],
             run["title"],
             headings[run["mode"]],
-            Tally(**{field.name: run[field.name] for field in fields(Tally)}),
+            DemoTally(**{field.name: run[field.name] for field in fields(DemoTally)}),
         )
         for run in data["runs"]
     ]

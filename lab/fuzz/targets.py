@@ -17,9 +17,9 @@ from twicesafe._core.http.fingerprint import http_fingerprint
 from twicesafe._core.http.json_form import json_form
 from twicesafe._core.http.key_field import BadKey, parse_key, require_key
 from twicesafe._core.http.policy import HttpPolicy
-from twicesafe._core.http.problems import Refused
-from twicesafe._core.http.recording import Ending, Recording
-from twicesafe._core.http.rules import Rules
+from twicesafe._core.http.problems import RequestRefused
+from twicesafe._core.http.recording import Ending, ResponseRecording
+from twicesafe._core.http.rules import HttpRules
 from twicesafe._core.http.stored import NOT_KEPT, ResponseCodec
 from twicesafe._engines.redis.record_layout import row_of
 from twicesafe._engines.sql.commands import row_from
@@ -106,7 +106,7 @@ def json_body(octets: bytes) -> bool:
     return True
 
 
-RULES = Rules(
+RULES = HttpRules(
     HttpPolicy(
         key_from=(QueryParameter("id"), JsonMember("a.b"), BodyHash()),
         required=("POST /a/*",),
@@ -132,7 +132,7 @@ def whole_request(octets: bytes) -> bool:
         if looked is None:
             return False
         admission = RULES.admit(asked, looked)
-    except Refused as refusal:
+    except RequestRefused as refusal:
         answer = RULES.refuse(asked, refusal.problem)
         assert answer.status in (400, 413)
         _require_clean(answer)
@@ -153,7 +153,7 @@ def recorder(octets: bytes) -> bool:
     *lines, body = octets[2:].split(b"\x1e")
     fields = [(n, v) for n, _, v in (line.partition(b":") for line in lines)]
     pieces = [body[at : at + 7] for at in range(0, len(body), 7)]
-    recording = Recording(RULES.policy, RULES.kept_names)
+    recording = ResponseRecording(RULES.policy, RULES.kept_names)
     recording.start(status, fields)
     for piece in pieces:
         recording.feed(piece)

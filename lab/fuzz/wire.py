@@ -31,9 +31,9 @@ from gunicorn.http import errors as gunicorn_errors  # type: ignore[import-untyp
 from gunicorn.http.parser import RequestParser  # type: ignore[import-untyped]
 
 from twicesafe._core.http.forwarding import Forwarding
-from twicesafe._core.http.framing import Follower, field
+from twicesafe._core.http.framing import MessageFollower, field
 from twicesafe._core.http.policy import HttpPolicy
-from twicesafe._core.http.problems import Refused
+from twicesafe._core.http.problems import RequestRefused
 from twicesafe._core.http.wire import Ambiguous, RequestGuard, ResponseGuard
 
 __all__ = ["REQUESTS", "RESPONSES", "WORDS", "requests", "responses"]
@@ -61,7 +61,7 @@ class Unlike(Exception):  # noqa: N818 - as above
 # --- ours --------------------------------------------------------------------------------------
 
 
-class _Witness(Follower):
+class _Witness(MessageFollower):
     """A guard with a memory of what it has read."""
 
     reading: list[Message]
@@ -356,7 +356,7 @@ def _passed_on(request: Message) -> None:
     method, target = request.start
     try:
         inbound = FORWARDING.inbound(request.fields, "192.0.2.1")
-    except Refused:
+    except RequestRefused:
         return
     lines = FORWARDING.outbound(inbound, "192.0.2.1", "http", "1.1", b"a")
     out = h11.Connection(h11.CLIENT)

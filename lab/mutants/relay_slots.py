@@ -33,7 +33,7 @@ def publishes_past_its_deadline(patch: Patch) -> None:
 @mutant("a relay's deadline counts from the answer to its renewal, not from the request", STUDY)
 def deadline_from_the_answer(patch: Patch) -> None:
     def handle(state: Any, command: Any) -> Any:
-        if type(command) is relay_lease.Pause and state.__dict__.pop("heard", False):
+        if type(command) is relay_lease.KeeperPause and state.__dict__.pop("heard", False):
             state.deadline = state.clock() + state.lease * 0.9
         reply = yield command
         state.heard = type(command) is Hold

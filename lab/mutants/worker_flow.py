@@ -169,28 +169,28 @@ def refusal_is_an_outage(patch: Patch) -> None:
     def waits(self: Any, then: float) -> bool:
         return isinstance(self.reply, Exception) and then < self.claim.expires
 
-    patch(record_retry.Recording, "_should_drop_payload", never)
-    patch(record_retry.Recording, "_can_retry", waits)
+    patch(record_retry.OutcomeRecording, "_should_drop_payload", never)
+    patch(record_retry.OutcomeRecording, "_can_retry", waits)
 
 
 @mutant("a refused result is an error, and its claim stays until its lease is over")
 def refusal_is_left_to_the_lease(patch: Patch) -> None:
-    judge = record_retry.Recording._should_drop_payload
+    judge = record_retry.OutcomeRecording._should_drop_payload
 
     def outages_only(self: Any, *when: float) -> bool:
         return isinstance(self.reply, StoreUnavailableError) and judge(self, *when)
 
-    patch(record_retry.Recording, "_should_drop_payload", outages_only)
+    patch(record_retry.OutcomeRecording, "_should_drop_payload", outages_only)
 
 
 @mutant("a result that never reaches the store is retried until its lease is over")
 def stuck_for_ever(patch: Patch) -> None:
-    judge = record_retry.Recording._should_drop_payload
+    judge = record_retry.OutcomeRecording._should_drop_payload
 
     def refusals_only(self: Any, *when: float) -> bool:
         return not isinstance(self.reply, StoreUnavailableError) and judge(self, *when)
 
-    patch(record_retry.Recording, "_should_drop_payload", refusals_only)
+    patch(record_retry.OutcomeRecording, "_should_drop_payload", refusals_only)
 
 
 @mutant("after some tries a result is dropped, although the store is unreachable for every request")

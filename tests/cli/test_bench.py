@@ -17,7 +17,7 @@ from tests.cli.line import Line
 from twicesafe import Receiver
 from twicesafe._bench import scenarios, timing
 from twicesafe._bench.place import own_place
-from twicesafe._bench.timing import Seen, with_threads
+from twicesafe._bench.timing import MeasuredTimes, with_threads
 
 SHORT = ("bench", "--seconds", "0.05", "--callers", "1", "--callers", "4", "--batch", "10")
 
@@ -235,10 +235,10 @@ def test_an_interrupt_before_all_callers_have_begun_ends_those_who_have(
 
 
 def test_percentiles_are_calls_that_happened():
-    seen = Seen([0.4, 0.1, 0.3, 0.2])
+    seen = MeasuredTimes([0.4, 0.1, 0.3, 0.2])
     assert (seen.at(0.5), seen.at(0.99)) == (0.3, 0.4)
 
 
 def test_a_plan_is_bounded():
-    plan = scenarios.Plan(callers=(1, 2), batches=(10, 20), scenarios=("first", "batch"))
+    plan = scenarios.BenchPlan(callers=(1, 2), batches=(10, 20), scenarios=("first", "batch"))
     assert len(plan.all_steps()) == 2 * (2 + 2)

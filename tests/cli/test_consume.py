@@ -114,7 +114,7 @@ def test_discard_removes_for_good(line: Line, stream: Stream) -> None:
     why = ("--by", "ana", "--why", "a test")
     ran = line("dead-letters", "discard", "--all", "--from", stream.dead, *why, "--json")
     assert ran.data == {"discarded": 1, "unaudited": []}
-    (entry,) = line("audit", "--json").data["acts"]
+    (entry,) = line("audit", "--json").data["actions"]
     assert (entry["action"], entry["by"], entry["why"]) == ("discard", "ana", "a test")
     stream.send("bad")  # its key stays parked: a repeat does not run
     Path("charged.txt").unlink()

@@ -15,10 +15,10 @@ from tests.cli.line import Line
 from twicesafe import Receiver
 from twicesafe._demo import saga, show
 from twicesafe._demo.bank import Charge, FencingBank, OpenBank, StaleFenceError
-from twicesafe._demo.plan import MOST_REPEATS, Plan
+from twicesafe._demo.plan import MOST_REPEATS, DemoPlan
 from twicesafe._demo.storm import Storm, StormError, Traffic
 from twicesafe._demo.tally import count, is_explained
-from twicesafe._demo.worker import Delivery, Report, Setting
+from twicesafe._demo.worker import DemoDelivery, DemoReport, DemoSetting
 
 SMALL = ("demo", "--payments", "30", "--workers", "2", "--kill-every", "12", "--seed", "11")
 
@@ -131,7 +131,7 @@ def test_the_status_tells_whether_the_promises_held(
     attempts: int,
     told: str | None,
 ):
-    def staged(plan: Plan, **_: object) -> show.Show:
+    def staged(plan: DemoPlan, **_: object) -> show.Show:
         name = plan.payments[0].id
         good = [charge(name)], {"r1"}, 1
         runs = []
@@ -139,7 +139,7 @@ def test_the_status_tells_whether_the_promises_held(
             bad = [charge(name, fence, receipt, cause) for receipt, fence, cause in made]
             charges, said, starts = (bad, answers, attempts) if cast == mode else good
             tally = count(plan, Traffic(receipts={name: said}), charges, {name: starts})
-            runs.append(show.Run(cast, cast, cast, tally))
+            runs.append(show.DemoRun(cast, cast, cast, tally))
         return show.Show(plan, 1, runs)
 
     monkeypatch.setattr("twicesafe._cli.demo.play", staged)
@@ -155,13 +155,13 @@ def test_the_status_tells_whether_the_promises_held(
 
 
 def test_a_seed_is_a_plan():
-    assert Plan.draw(5, 40, 10) == Plan.draw(5, 40, 10)
-    assert Plan.draw(5, 40, 10) != Plan.draw(6, 40, 10)
-    plan = Plan.draw(5, 200, 10)
+    assert DemoPlan.draw(5, 40, 10) == DemoPlan.draw(5, 40, 10)
+    assert DemoPlan.draw(5, 40, 10) != DemoPlan.draw(6, 40, 10)
+    plan = DemoPlan.draw(5, 200, 10)
     times = [plan.deliveries.count(index) for index in range(200)]
     assert (min(times), max(times)) == (1, MOST_REPEATS)
     assert len(plan.strikes) == len(plan.deliveries) // 10
-    assert Plan.draw(5, 40, 0).strikes == ()
+    assert DemoPlan.draw(5, 40, 0).strikes == ()
 
 
 # --- the banks -------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_what_explains_a_repeat(made: list[Charge], attempts: int, explained: bo
 
 
 def test_the_tally_finds_every_kind_of_harm():
-    plan = Plan.draw(1, 4, 0)
+    plan = DemoPlan.draw(1, 4, 0)
     names = [payment.id for payment in plan.payments]
     answers = {names[0]: {"a"}, names[1]: {"b", "b2"}, names[2]: {"never charged"}}
     charges = [
@@ -238,10 +238,10 @@ def test_a_worker_ends_with_its_parent_even_in_mid_work(tmp_path: Path):
         stdout=subprocess.PIPE,
         bufsize=0,
     )
-    orders = (Setting("open", str(tmp_path), 1), Delivery(7, "p", 1, "after"))
+    orders = (DemoSetting("open", str(tmp_path), 1), DemoDelivery(7, "p", 1, "after"))
     for order in orders:
         worker.stdin.write(msgspec.json.encode(order) + b"\n")
-    said = [msgspec.json.decode(worker.stdout.readline(), type=Report) for _ in range(3)]
+    said = [msgspec.json.decode(worker.stdout.readline(), type=DemoReport) for _ in range(3)]
     assert [report.what for report in said] == ["ready", "started", "struck"]
     assert worker.poll() is None
     worker.stdin.close()  # all that a dead parent does
@@ -251,9 +251,9 @@ def test_a_worker_ends_with_its_parent_even_in_mid_work(tmp_path: Path):
 
 
 def test_workers_that_cannot_start_are_an_error_with_their_message(line: Line, tmp_path: Path):
-    setting = Setting("open", str(tmp_path), 1, url="oracle://nowhere")
+    setting = DemoSetting("open", str(tmp_path), 1, url="oracle://nowhere")
     with pytest.raises(StormError, match="no store for 'oracle'"):
-        Storm(Plan.draw(1, 1, 0), setting, 1).rage()
+        Storm(DemoPlan.draw(1, 1, 0), setting, 1).rage()
 
 
 def test_json_and_nothing_else_on_stdout():

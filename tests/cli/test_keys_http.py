@@ -18,7 +18,7 @@ NAMED = ("stuck", "--scope", "http", "--scope", "anonymous")
 @pytest.fixture
 def layer(receiver: Receiver) -> Receiver:
     """A receiver as the HTTP layer has it, with one key held."""
-    made = receiver.options(policy=HttpPolicy().receiver_policy(rerun=False))
+    made = receiver.options(policy=HttpPolicy().receiver_policy())
     with made.claim(KEY, returns=StoredResponse) as claim:
         claim.hold("UpstreamTimedOut")
     return made

@@ -90,7 +90,7 @@ def test_retry_and_skip(line: Line, parked: str):
     again = line("outbox", "retry", parked, "--by", "ana", "--why", "x", "--json")
     assert again.status == 1
     assert "not parked" in again.fault["message"]
-    (act,) = line("audit", "--json").data["acts"]
+    (act,) = line("audit", "--json").data["actions"]
     assert (act["lane"], act["action"], act["by"], act["why"]) == (parked, "skip", "ana", "bad")
 
 
@@ -98,7 +98,7 @@ def test_retry_all(line: Line, parked: str):
     ran = line("outbox", "retry", "--all", "--by", "ana", "--why", "fixed", "--json")
     assert ran.data["lanes"] == [parked]
     assert line("outbox", "status", "--json").data["pending"] == 2
-    (act,) = line("audit", "--json").data["acts"]
+    (act,) = line("audit", "--json").data["actions"]
     assert (act["lane"], act["action"], act["by"], act["why"]) == (parked, "retry", "ana", "fixed")
     assert f"retry  {parked[:8]}  lane" in line("audit").out
     assert line("outbox", "retry", "--by", "a", "--why", "b", "--json").status == 2

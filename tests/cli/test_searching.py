@@ -101,7 +101,7 @@ def test_all_that_match_are_released_and_each_act_is_audited(line: Line, receive
     assert "2 keys released" in ran.out
     assert {r.value for r in receiver.records(state=State.RELEASED)} == {"a", "b"}
     assert receiver.count(state=State.PARKED) == 1
-    log = line("audit", "--since", "1h", "--json").data["acts"]
+    log = line("audit", "--since", "1h", "--json").data["actions"]
     assert [(a["key"], a["action"], a["by"], a["why"]) for a in log] == [
         ("a", "release", "ana", "the bank is back"),
         ("b", "release", "ana", "the bank is back"),

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from twicesafe._core.http.problems import CASES
 from twicesafe.client import RetryPolicy
-from twicesafe.client._final_answers import Answer, is_final, read_ahead, retry_after
+from twicesafe.client._final_answers import ResponseSummary, is_final, read_ahead, retry_after
 from twicesafe.http import HttpPolicy
 
 POLICY = RetryPolicy()
 
 
-def answer(status: int, *, problem: Any = None, **headers: str) -> Answer:
+def answer(status: int, *, problem: Any = None, **headers: str) -> ResponseSummary:
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
     if problem is None:
-        return Answer(status, fields)
+        return ResponseSummary(status, fields)
     fields["content-type"] = "application/problem+json; charset=utf-8"
-    return Answer(
+    return ResponseSummary(
         status, fields, problem if isinstance(problem, bytes) else json.dumps(problem).encode()
     )
 
@@ -61,13 +61,13 @@ AGAIN = [
 
 @pytest.mark.parametrize("given", FINAL, ids=repr)
 @pytest.mark.parametrize("running", [False, True])
-def test_final(given: Answer, *, running: bool):
+def test_final(given: ResponseSummary, *, running: bool):
     assert is_final(given, POLICY, may_be_running=running)
 
 
 @pytest.mark.parametrize("given", AGAIN, ids=lambda given: repr(given)[:90])
 @pytest.mark.parametrize("running", [False, True])
-def test_again(given: Answer, *, running: bool):
+def test_again(given: ResponseSummary, *, running: bool):
     assert not is_final(given, POLICY, may_be_running=running)
 
 
@@ -146,6 +146,9 @@ def test_no_answer_is_too_odd_to_be_judged(
     status: int, headers: dict[str, str], body: bytes, problem: bool
 ):
     fields = headers | ({"content-type": "application/problem+json"} if problem else {})
-    assert is_final(Answer(status, fields, body), POLICY, may_be_running=True) in (True, False)
+    assert is_final(ResponseSummary(status, fields, body), POLICY, may_be_running=True) in (
+        True,
+        False,
+    )
     assert retry_after(fields, NOON) >= 0
     assert read_ahead(status, fields, POLICY) >= 0

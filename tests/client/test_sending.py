@@ -12,27 +12,27 @@ from tests.house.test_import import ALLOWED_THIRD_PARTY, watch
 from twicesafe import Backoff, ConfigurationError, InvalidKeyError
 from twicesafe._core.driving import drive
 from twicesafe.client import Budget, RetryPolicy, Sent, sent_of
-from twicesafe.client._final_answers import Answer, Unanswered
-from twicesafe.client._sending import Attempt, Call, Ended, call_of, send
+from twicesafe.client._final_answers import ResponseSummary, Unanswered
+from twicesafe.client._sending import CallEnded, KeyedRequest, SendAttempt, call_of, send
 from twicesafe.client._sent import mark
 from twicesafe.http import HttpPolicy
 
-FRESH = Call("k", "k", fresh=True)
-GIVEN = Call("k", None, fresh=False)
+FRESH = KeyedRequest("k", "k", fresh=True)
+GIVEN = KeyedRequest("k", None, fresh=False)
 LOST = Unanswered(ConnectionResetError(), sent=True)
 REFUSED = Unanswered(ConnectionRefusedError(), sent=False)
 PLAIN = RetryPolicy(backoff=Backoff(first=1, factor=2, most=8, jitter=1))
 
 
-def status(code: int, **headers: str) -> Answer:
-    return Answer(code, {name.replace("_", "-"): value for name, value in headers.items()})
+def status(code: int, **headers: str) -> ResponseSummary:
+    return ResponseSummary(code, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
 @dataclass
 class Network:
     """Answers in turn, the last one for ever; each attempt takes a second."""
 
-    replies: list[Answer | Unanswered]
+    replies: list[ResponseSummary | Unanswered]
     chance: float = 0.0
     rewind: Callable[[], bool] = lambda: True
     time: float = 0.0
@@ -40,8 +40,8 @@ class Network:
     patience: list[float] = field(default_factory=list)
 
     def run(
-        self, policy: RetryPolicy = PLAIN, call: Call = FRESH, budget: Budget | None = None
-    ) -> Ended:
+        self, policy: RetryPolicy = PLAIN, call: KeyedRequest = FRESH, budget: Budget | None = None
+    ) -> CallEnded:
         flow = send(
             call, policy, budget or Budget(), self.rewind,
             now=lambda: self.time, wall=lambda: 0.0, chance=lambda: self.chance,
@@ -49,7 +49,7 @@ class Network:
         return drive(flow, self._perform)
 
     def _perform(self, command: Any) -> Any:
-        if isinstance(command, Attempt):
+        if isinstance(command, SendAttempt):
             self.time += 1
             self.patience.append(command.seconds)
             return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
@@ -60,7 +60,7 @@ class Network:
 
 def test_an_answer_is_an_answer():
     network = Network([status(201)])
-    assert network.run() == Ended(status(201), Sent("k", 1, False, "answered"))
+    assert network.run() == CallEnded(status(201), Sent("k", 1, False, "answered"))
     assert network.waits == []
 
 
@@ -84,11 +84,13 @@ def test_retry_after_comes_on_top_of_the_jitter():
 
 def test_the_last_attempt_gives_what_it_got():
     network = Network([status(503)])
-    assert network.run(PLAIN.replace(attempts=3)) == Ended(
+    assert network.run(PLAIN.replace(attempts=3)) == CallEnded(
         status(503), Sent("k", 3, False, "attempts")
     )
     network = Network([LOST])
-    assert network.run(PLAIN.replace(attempts=1)) == Ended(LOST, Sent("k", 1, False, "attempts"))
+    assert network.run(PLAIN.replace(attempts=1)) == CallEnded(
+        LOST, Sent("k", 1, False, "attempts")
+    )
 
 
 def test_no_wait_goes_past_the_deadline():
@@ -185,7 +187,7 @@ def test_safe_methods_are_left_alone(method: str):
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_other_methods_are_calls_if_they_have_a_key_or_the_policy_says_so(method: str):
     assert call_of(PLAIN, method, "/", []) is None
-    assert call_of(PLAIN, method, "/", headers("given")) == Call("given", None, fresh=False)
+    assert call_of(PLAIN, method, "/", headers("given")) == KeyedRequest("given", None, fresh=False)
     policy = PLAIN.replace(http=HttpPolicy(methods={method}))
     assert call_of(policy, method, "/", []) is not None
 
@@ -198,9 +200,13 @@ def test_each_call_has_a_key_of_its_own():
 
 def test_a_given_key_is_kept_in_any_form():
     for text in ("given", '"given"', '"given";v=1'):
-        assert call_of(PLAIN, "POST", "/", headers(text)) == Call("given", None, fresh=False)
+        assert call_of(PLAIN, "POST", "/", headers(text)) == KeyedRequest(
+            "given", None, fresh=False
+        )
     aliased = PLAIN.replace(http=HttpPolicy(aliases=("X-Key",)))
-    assert call_of(aliased, "POST", "/", headers("a", "X-Key")) == Call("a", None, fresh=False)
+    assert call_of(aliased, "POST", "/", headers("a", "X-Key")) == KeyedRequest(
+        "a", None, fresh=False
+    )
 
 
 @pytest.mark.parametrize("text", ["", '"open', "a,b", "ü", "x" * 256])
@@ -211,9 +217,9 @@ def test_a_given_key_that_no_server_would_take_is_refused_before_it_is_sent(text
 
 def test_the_profile_says_header_and_form():
     strict = PLAIN.replace(http=HttpPolicy(strict=True), new_key=lambda: "a")
-    assert call_of(strict, "POST", "/", []) == Call("a", '"a"', fresh=True)
+    assert call_of(strict, "POST", "/", []) == KeyedRequest("a", '"a"', fresh=True)
     odd = PLAIN.replace(new_key=lambda: 'a b "c\\')
-    assert call_of(odd, "POST", "/", []) == Call('a b "c\\', '"a b \\"c\\\\"', fresh=True)
+    assert call_of(odd, "POST", "/", []) == KeyedRequest('a b "c\\', '"a b \\"c\\\\"', fresh=True)
     assert call_of(PLAIN.replace(http=HttpPolicy.stripe()), "PATCH", "/", []) is None
 
 
@@ -258,7 +264,7 @@ def test_an_error_says_what_may_have_happened():
 
 def test_nothing_shows_a_key_in_full():
     assert "secret" not in repr(Sent("secret-key", 3, True, "answered"))
-    assert "secret" not in repr(Call("secret-key", "secret-key", fresh=True))
+    assert "secret" not in repr(KeyedRequest("secret-key", "secret-key", fresh=True))
     with pytest.raises(InvalidKeyError) as caught:
         call_of(PLAIN, "POST", "/", headers("secret,key"))
     assert "secret" not in str(caught.value)

@@ -12,7 +12,7 @@ from lab.field.proxy import Fault, Proxy
 from tests.servers import free_port
 from twicesafe._core.consuming.source import Found, Terms
 from twicesafe.testing import SourceUnderTest
-from twicesafe.testing._sources import Member
+from twicesafe.testing._sources import BlockingSource
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class BehindProxies(SourceUnderTest):
             proxy.behind = self.port
 
 
-def problems(member: Member, terms: Terms) -> list[str]:
+def problems(member: BlockingSource, terms: Terms) -> list[str]:
     found: Sequence[Found] = member.check(terms)
     assert all(one.remedy for one in found)
     return [one.problem for one in found]

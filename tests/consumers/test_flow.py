@@ -13,13 +13,13 @@ from twicesafe._core.consuming.message import Message, Received, lane_of
 from twicesafe._core.consuming.recovery import DeadLetter, Retry, decide, default_recovery
 from twicesafe._core.consuming.state import (
     Acknowledge,
-    Collect,
+    CollectEvents,
     ConsumerState,
-    Ended,
-    Fetch,
-    Fetched,
+    FetchMessages,
     GiveBack,
-    ParkedLanes,
+    HandlerEnded,
+    MessagesFetched,
+    ReadParkedLanes,
     ReleasePartitions,
     Revoked,
     Start,
@@ -44,7 +44,7 @@ class Bench:
         self.dead: list[str] = []
         self.parked: list[str] = []
         self.sent: list[Any] = []
-        """All that the flow asked for, except `Collect`."""
+        """All that the flow asked for, except `CollectEvents`."""
         self.deaf: Callable[[Any], bool] = lambda ask: False
         """Requests whose answers get lost."""
         self.lost: Callable[[Any], bool] = lambda ask: False
@@ -78,7 +78,7 @@ class Bench:
         self.waits = self._until_collect(self.flow.send(list(what)))
 
     def fetched(self, *messages: Message, partition: str = "") -> None:
-        self.happens(Fetched([Received(one, one.id, partition) for one in messages]))
+        self.happens(MessagesFetched([Received(one, one.id, partition) for one in messages]))
 
     def started(self) -> list[tuple[int, Any]]:
         """The jobs that were started since the last look."""
@@ -86,8 +86,8 @@ class Bench:
         self.sent.clear()
         return found
 
-    def _until_collect(self, command: Any) -> Collect:
-        while not isinstance(command, Collect):
+    def _until_collect(self, command: Any) -> CollectEvents:
+        while not isinstance(command, CollectEvents):
             self.sent.append(command)
             try:
                 reply = self._perform(command)
@@ -102,7 +102,7 @@ class Bench:
             return [self._ask(one) for one in command.requests]
         if isinstance(command, Sleep):
             self.now += command.seconds
-        if isinstance(command, ParkedLanes):
+        if isinstance(command, ReadParkedLanes):
             return list(self.parked)
         if not isinstance(command, (Complete, Fail, Renew)):
             return None
@@ -129,7 +129,7 @@ def test_a_rest_that_ends_while_all_run_does_not_make_the_flow_spin() -> None:
     bench = Bench(concurrency=1)
     bench.fetched(message("a"))
     ((number, _),) = bench.started()
-    bench.happens(Ended(number, Raised(Retry(after=0.2))))
+    bench.happens(HandlerEnded(number, Raised(Retry(after=0.2))))
     bench.fetched(message("b"))
     assert len(bench.started()) == 1
     bench.now += 0.3
@@ -145,7 +145,7 @@ def test_nothing_starts_beside_a_suspect_that_runs() -> None:
     bench.fetched(message("b"))
     assert bench.started() == []
     assert bench.waits.seconds > 0
-    bench.happens(Ended(number, Returned(None)))
+    bench.happens(HandlerEnded(number, Returned(None)))
     assert len(bench.started()) == 1
 
 
@@ -154,9 +154,9 @@ def test_a_message_of_a_revoked_partition_that_fails_does_not_start_again() -> N
     bench.fetched(message("a"), message("b"), partition="p")
     (a, _), (b, _) = bench.started()
     bench.happens(Revoked(frozenset({"p"})))
-    bench.happens(Ended(a, Raised(DeadLetter("never"))))
+    bench.happens(HandlerEnded(a, Raised(DeadLetter("never"))))
     assert not any(isinstance(one, ReleasePartitions) for one in bench.sent)
-    bench.happens(Ended(b, Raised(Retry(after=0))))
+    bench.happens(HandlerEnded(b, Raised(Retry(after=0))))
     assert [type(one) for one in bench.sent if isinstance(one, (ReleasePartitions, GiveBack))] == [
         ReleasePartitions
     ]
@@ -193,7 +193,7 @@ def test_a_claim_that_is_not_used_is_released_until_the_store_answers() -> None:
         bench.happens()
     ((number, _),) = bench.started()
     assert bench.record("a").attempt == 2
-    bench.happens(Ended(number, Returned(None)))
+    bench.happens(HandlerEnded(number, Returned(None)))
     assert len(bench.started()) == 1
 
 
@@ -215,7 +215,7 @@ def test_who_lost_the_claim_does_not_send_the_message_to_the_dead_letters() -> N
     other = ClaimRequest(Key("a"), new_owner(), lease=10_000)
     taken = bench.store.perform(other)
     bench.store.perform(Complete(Key("a").id, other.owner, taken.fence, 60_000, b"j1"))
-    bench.happens(Ended(number, Raised(DeadLetter("never"))))
+    bench.happens(HandlerEnded(number, Raised(DeadLetter("never"))))
     bench.now += 1
     bench.happens()
     bench.happens()
@@ -230,7 +230,7 @@ def test_a_decision_that_is_not_on_record_sends_nothing_to_the_dead_letters() ->
     bench.fetched(message("a"))
     ((number, _),) = bench.started()
     bench.lost = lambda ask: True
-    bench.happens(Ended(number, Raised(DeadLetter("never"))))
+    bench.happens(HandlerEnded(number, Raised(DeadLetter("never"))))
     bench.lost = lambda ask: False
     assert bench.dead == []
     bench.now += 10
@@ -259,10 +259,10 @@ def test_acknowledgements_that_wait_count_as_held() -> None:
     bench = Bench(concurrency=4, batch=4, most_held=4)
     bench.fetched(*(message(id_) for id_ in "abcd"))
     a, _, c, d = [number for number, _ in bench.started()]
-    bench.happens(Ended(c, Raised(Retry(after=9))), Ended(d, Raised(Retry(after=9))))
-    bench.happens(Ended(a, Returned(None)))
-    assert not any(isinstance(one, Fetch) for one in bench.sent)
+    bench.happens(HandlerEnded(c, Raised(Retry(after=9))), HandlerEnded(d, Raised(Retry(after=9))))
+    bench.happens(HandlerEnded(a, Returned(None)))
+    assert not any(isinstance(one, FetchMessages) for one in bench.sent)
     bench.now += 0.1
     bench.happens()
-    assert [type(one) for one in bench.sent[-2:]] == [Acknowledge, Fetch]
+    assert [type(one) for one in bench.sent[-2:]] == [Acknowledge, FetchMessages]
     assert bench.sent[-1].most == 1

@@ -22,7 +22,7 @@ from twicesafe._core.consuming.message import key_of
 from twicesafe.consumers.sources.nats import JetStreamSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError
 from twicesafe.testing import ConsumerConformance
-from twicesafe.testing._sources import TERMS, Member
+from twicesafe.testing._sources import TERMS, BlockingSource
 
 _numbers = itertools.count(1)
 
@@ -91,8 +91,8 @@ class Stage(Streams, ConsumerConformance):
     """For the tests below, which are not rules of all sources."""
 
     @contextmanager
-    def source(self, **options: str) -> Iterator[Member]:
-        member = Member(self.open_source(**options))
+    def source(self, **options: str) -> Iterator[BlockingSource]:
+        member = BlockingSource(self.open_source(**options))
         try:
             yield member
         finally:

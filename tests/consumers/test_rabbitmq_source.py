@@ -25,7 +25,7 @@ from twicesafe.consumers.sources._amqp import _Questions, message_of, queue_sett
 from twicesafe.consumers.sources.rabbitmq import RabbitSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError, MissingKeyError
 from twicesafe.testing import ConsumerConformance
-from twicesafe.testing._sources import TERMS, Member
+from twicesafe.testing._sources import TERMS, BlockingSource
 
 _numbers = itertools.count(1)
 
@@ -101,8 +101,8 @@ class Stage(Queues, ConsumerConformance):
     """For the tests below, which are not rules of all sources."""
 
     @contextmanager
-    def source(self, **options: str) -> Iterator[Member]:
-        member = Member(self.open_source(**options))
+    def source(self, **options: str) -> Iterator[BlockingSource]:
+        member = BlockingSource(self.open_source(**options))
         try:
             yield member
         finally:

@@ -22,7 +22,7 @@ from twicesafe._core.consuming.message import key_of
 from twicesafe.consumers.sources.redis import RedisStreamSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError
 from twicesafe.testing import ConsumerConformance
-from twicesafe.testing._sources import TERMS, Member
+from twicesafe.testing._sources import TERMS, BlockingSource
 
 _numbers = itertools.count(1)
 
@@ -71,8 +71,8 @@ class Stage(Streams, ConsumerConformance):
     """For the tests below, which are not rules of all sources."""
 
     @contextmanager
-    def source(self, **options: str) -> Iterator[Member]:
-        member = Member(self.open_source(**options))
+    def source(self, **options: str) -> Iterator[BlockingSource]:
+        member = BlockingSource(self.open_source(**options))
         try:
             yield member
         finally:
@@ -288,7 +288,7 @@ def test_check_says_that_a_delay_is_cut(stage: Stage):
 def test_check_says_that_redis_may_delete_the_stream(own_server: Any):
     server = own_server("valkey", maxmemory="100mb", **{"maxmemory-policy": "allkeys-lru"})
     source = RedisStreamSource.open(f"{server.url}?stream=s&group=g")
-    member = Member(source)
+    member = BlockingSource(source)
     try:
         (problem,) = problems(member, TERMS)
         assert "allkeys-lru" in problem
@@ -312,7 +312,9 @@ def test_a_url_that_cannot_be_used(query: str, remedy: str):
 
 
 def test_the_password_is_kept_for_dead_letters_and_shown_in_no_error():
-    member = Member(RedisStreamSource.open("redis://me:secret@127.0.0.1:1/3?stream=s&group=g"))
+    member = BlockingSource(
+        RedisStreamSource.open("redis://me:secret@127.0.0.1:1/3?stream=s&group=g")
+    )
     try:
         assert member.source.dead_url == "redis://me:secret@127.0.0.1:1/3?stream=s.dead"
         with pytest.raises(BrokerUnavailableError) as raised:

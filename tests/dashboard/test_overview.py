@@ -14,7 +14,7 @@ from twicesafe import Key, State
 from twicesafe import events as ev
 from twicesafe._core.health import Signs, Thresholds, judge
 from twicesafe.dashboard._charts import SIZES, Bar, Drawing, Part, draw, share_bar
-from twicesafe.dashboard._overview import Look, Overview, Seen, overview
+from twicesafe.dashboard._overview import Overview, OverviewData, ReceivedCounts, overview
 from twicesafe.observers._activity import SLICE, Activity
 from twicesafe.stores import Depth, Stats
 
@@ -27,7 +27,7 @@ def stats(**given: Any) -> Stats:
     return Stats(**{**fields, "oldest_in_progress": None, **given})
 
 
-def look(**given: Any) -> Look:
+def look(**given: Any) -> OverviewData:
     counted = given.pop("stats", stats())
     health = judge(Signs(answered_in=0.001, stats=counted), Thresholds())
     fields = {
@@ -38,7 +38,7 @@ def look(**given: Any) -> Look:
         "newest": [],
         "window": DAY,
     }
-    return Look(**{**fields, **given})
+    return OverviewData(**{**fields, **given})
 
 
 def figure(page: Overview, title: str) -> Any:
@@ -121,7 +121,7 @@ def seen(*events: ev.Event) -> Activity:
 def test_ages_of_duplicates_against_the_window():
     key = Key("k")
     activity = seen(*(ev.Replayed(key, age * DAY, window=DAY) for age in (0.001, 0.001, 0.3, 0.97)))
-    page = overview(look(seen=Seen.of(activity)))
+    page = overview(look(seen=ReceivedCounts.of(activity)))
     drawn = figure(page, "Age of duplicates")
     assert "covers 100 % of the 4 duplicates" in drawn.note
     titles = re.findall(r"<title>(\d+) duplicates? ([^<]*)</title>", drawn.svgs[0])
@@ -133,7 +133,7 @@ def test_ages_of_duplicates_against_the_window():
 
 
 def test_duplicates_after_the_window_are_counted_apart():
-    made = Seen.of(seen())
+    made = ReceivedCounts.of(seen())
     ages = made.ages._replace(counts=[90, *made.ages.counts[1:]], late=10)
     page = overview(look(seen=replace(made, ages=ages)))
     drawn = figure(page, "Age of duplicates")
@@ -148,7 +148,7 @@ def test_deliveries_by_outcome():
         *(ev.Started(key, 1, None) for _ in range(30)),
         *(ev.Replayed(key, 5.0) for _ in range(15)),
     ]
-    page = overview(look(seen=Seen.of(seen(*events))))
+    page = overview(look(seen=ReceivedCounts.of(seen(*events))))
     drawn = figure(page, "Deliveries")
     assert "30 first deliveries, 15 duplicates that got the recorded answer" in drawn.svgs[0]
     assert tiles(page)["Duplicates"] == "33.3 %"
@@ -157,7 +157,7 @@ def test_deliveries_by_outcome():
 def test_recent_trouble_is_newest_first_and_short():
     key = Key("k", absolute=True)
     events = [ev.Failed(key, f"Error{n}", n, False) for n in range(20)]
-    page = overview(look(seen=Seen.of(seen(*events, ev.LeaseLost(key)))))
+    page = overview(look(seen=ReceivedCounts.of(seen(*events, ev.LeaseLost(key)))))
     assert page.trouble is not None
     assert len(page.trouble) == 8
     assert page.trouble[0].title == "A late answer was refused"

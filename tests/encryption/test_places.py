@@ -14,7 +14,7 @@ import pytest
 from tests.cli.line import Line, line  # noqa: F401 - a fixture
 from twicesafe import AsyncReceiver, BrokerUnavailableError, Inbox, Key, Policy, Receiver
 from twicesafe._core.outbox_requests import Message
-from twicesafe._edges.http_guard import Guard
+from twicesafe._edges.http_guard import HttpGuard
 from twicesafe._proxy.settings import load
 from twicesafe._proxy.worker import Worker
 from twicesafe.asgi import IdempotencyMiddleware
@@ -77,7 +77,7 @@ async def test_a_tampered_response_is_500_and_runs_nothing(tmp_path: Path):
 
 def test_a_guard_warns_of_nothing(caplog: pytest.LogCaptureFixture):
     with Receiver.open("memory://", policy=Policy(encryption=RING)) as receiver:
-        Guard(receiver, None, is_test=True)
+        HttpGuard(receiver, None, is_test=True)
     assert caplog.text == ""
 
 

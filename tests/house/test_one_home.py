@@ -1,8 +1,10 @@
-"""What is easily written twice has one home: forks, suggestions, drivers."""
+"""What is easily written twice has one home: forks, suggestions, drivers, class names."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 
 import pytest
 
@@ -24,3 +26,29 @@ def test_one_home(written: str):
         if re.search(written, path.read_text("utf-8"))
     }
     assert found == HOMES[written]
+
+
+ONE_PER = {
+    "an engine": {
+        "LoopClient",
+        "LoopConnections",
+        "Router",
+        "Settings",
+        "Waiter",
+        "WakeupListener",
+    },
+    "a source": {"Receipt"},
+    "a framework": {"IdempotencyMiddleware", "IdempotentTools", "Meta", "Migration", "Record"},
+    "a public package": {"Event", "Message", "Place", "Verdict"},
+}
+"""Class names that may occur more than once, and why: one idea per engine, source, framework or package."""
+
+
+def test_a_class_name_has_one_meaning():
+    names = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} <= set().union(*ONE_PER.values())

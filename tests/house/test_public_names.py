@@ -54,7 +54,7 @@ PLANNING = {
 
 
 OUTBOX = {
-    "Added", "AsyncOutboxPort", "Backlog", "Depth", "Fetch", "Fetched", "Held", "Hold", "ListRelays", "Message",
+    "Added", "AsyncOutboxPort", "Backlog", "Depth", "Fetch", "Fetched", "HeldSlots", "Hold", "ListRelays", "Message",
     "OutboxInTransaction", "OutboxPort", "OutboxRequest", "ParkedLane", "ParkedLanes", "Pending",
     "Prepare", "RelayStanding", "Relays", "Rise", "Setback", "Settle", "Unpark",
 }  # fmt: skip

@@ -51,7 +51,7 @@ def stage(play: Callable[..., Stage]) -> Stage:
 
 @pytest.fixture
 def before(play: Callable[..., Stage]) -> Iterator[Before]:
-    """A proxy in front of an upstream with these scripts: ``before([OK], http={"rerun": …})``."""
+    """A proxy in front of an upstream with these scripts: ``before([OK], http={"retry": …})``."""
     opened: list[Scripted] = []
 
     def make(*scripts: list[Step], **settings: Any) -> tuple[Stage, Scripted]:

@@ -61,7 +61,7 @@ from rest_framework.response import Response
 
 from tests.http.stage import Stage
 from twicesafe import Receiver, current_claim, current_key
-from twicesafe._core.http.problems import Problem, Refused
+from twicesafe._core.http.problems import Problem, RequestRefused
 
 seen: list[str] = []
 gate, entered = threading.Event(), threading.Event()
@@ -132,7 +132,7 @@ def charge(request: Any) -> HttpResponse:
 def fail(request: Any, kind: str) -> HttpResponse:
     seen.append(kind)
     if kind == "refused":
-        raise Refused(Problem("upstream-unavailable"))
+        raise RequestRefused(Problem("upstream-unavailable"))
     raise {"missing": Http404, "denied": PermissionDenied, "bug": ValueError}[kind]("no")
 
 

@@ -151,7 +151,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 ENDINGS = [
     ("is complete", "done", "the response", "the replay"),
     ("is complete, and its status is in `release`", "released", "the response", "a new run"),
-    ("is complete, but larger than `max_result`", "done, not kept", "the response", "`result-not-kept`"),
+    ("is complete, but larger than `max_result_bytes`", "done, not kept", "the response", "`result-not-kept`"),
     ("is cut: the handler raised, ended early, or sent less than it announced", "held",
      "`outcome-unknown` or a cut response", "`outcome-unknown`"),
     ("is still streaming `linger` seconds after the client disconnected", "done, not kept", "nothing",
@@ -227,7 +227,7 @@ This is the same for ASGI, WSGI, Django and the proxy. The store records the end
 sent.
 
 {generate.table("the response", "the key is", "the client gets", "a repeat gets", rows=ENDINGS)}
-On a route where `on_unknown` is `rerun`, a key is never held: the attempt fails, and a repeat runs. The attempt ends before the last
+On a route where `takeover` is `"retry"`, a key is never held: the attempt fails, and a repeat runs. The attempt ends before the last
 bytes are sent, so a client that retries at once does not get 409.
 
 ## Checklist

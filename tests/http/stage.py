@@ -115,7 +115,7 @@ class Stage:
         self.handler: Callable[[Seen], Answer] = self._count
         self.pool = ThreadPoolExecutor(64)
         self.memory = kinds.get("memory") or MemoryStore(now=kinds.get("now"))
-        self.records = Receiver(self.memory, policy=self.policy.receiver_policy(rerun=False))
+        self.records = Receiver(self.memory, policy=self.policy.receiver_policy())
         """An operator's view on the same store."""
         self.server = SERVERS[edge]()
         observers = self.observers = kinds.get("observers", ())

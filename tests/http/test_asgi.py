@@ -132,7 +132,7 @@ async def test_an_endless_stream_learns_of_its_client_as_its_server_reports_it(
         finally:
             listening.cancel()
 
-    policy = HttpPolicy(max_result=500) if too_much else HttpPolicy(linger=0.01)
+    policy = HttpPolicy(max_result_bytes=500) if too_much else HttpPolicy(linger=0.01)
     server = Server(app, policy)
 
     async def broken(message: Any) -> None:
@@ -183,7 +183,7 @@ async def test_a_handler_that_ends_before_its_response_is_held(said: list[Any]):
     sent = await server.call()
     assert sent == said or (not said and sent[0]["status"] == 500)
     assert await server.state() is State.HELD
-    rerun = Server(app, HttpPolicy(on_unknown="rerun"))
+    rerun = Server(app, HttpPolicy(takeover="retry"))
     with pytest.raises(Exception, match="before its response was complete"):
         await rerun.call()
     assert await rerun.state() is State.RELEASED

@@ -12,8 +12,8 @@ import pytest
 
 from tests.http.stage import JSON, Answer, Play, Seen, Stage
 from twicesafe._core.http.key_field import BadKey, parse_key
-from twicesafe._core.http.problems import Refused
-from twicesafe._core.http.rules import Rules
+from twicesafe._core.http.problems import RequestRefused
+from twicesafe._core.http.rules import HttpRules
 from twicesafe.http import HttpPolicy, HttpRequest, JsonMember, QueryParameter
 
 MEBIBYTE = 1 << 20
@@ -56,10 +56,10 @@ def test_a_stolen_key_is_a_key_of_ones_own(stage: Stage, body: bytes):
 
 @pytest.mark.item("D11", "K7")
 def test_a_huge_key_is_refused_before_its_body_is_read(play: Play):
-    rules = Rules(HttpPolicy())
+    rules = HttpRules(HttpPolicy())
     huge = HttpRequest("POST", "/", b"/", b"", [(b"idempotency-key", b"k" * 10 * MEBIBYTE)])
     began = time.thread_time()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         rules.look(huge)  # `look` sees no body
     assert time.thread_time() - began < PATIENCE
     assert refused.value.problem.case == "key-invalid"
@@ -81,7 +81,7 @@ def test_a_huge_body_is_refused_before_it_comes(stage: Stage):
 
 @pytest.mark.item("D11")
 def test_a_hundred_thousand_fields_are_read_once():
-    rules = Rules(HttpPolicy(scope=("Authorization", "cookie:s")))
+    rules = HttpRules(HttpPolicy(scope=("Authorization", "cookie:s")))
     lines = [(b"authorization", b"x"), (b"cookie", b"a=b"), (b"x-%d", b"")] * 100_000
     request = HttpRequest("POST", "/", b"/", b"", [*lines, (b"idempotency-key", b"k")])
     began = time.thread_time()
@@ -167,7 +167,7 @@ BODIES = {
 @pytest.mark.item("D12", "D21", "F6")
 @pytest.mark.parametrize("kind, body", BODIES.values(), ids=BODIES)
 def test_a_mebibyte_of_body_is_read_in_linear_time_and_is_no_error(kind: str, body: bytes):
-    rules = Rules(HttpPolicy(key_from=(QueryParameter("k"), JsonMember("a.b"))))
+    rules = HttpRules(HttpPolicy(key_from=(QueryParameter("k"), JsonMember("a.b"))))
     headers = [(b"content-type", kind.encode()), (b"idempotency-key", b"k")]
     query = filled(b"", b"%41&", b"")
     for fields in (headers, headers[:1]):  # the key in its field, or looked for in query and body

@@ -16,9 +16,9 @@ from twicesafe._core.http.json_form import json_form
 from twicesafe._core.http.key_field import BadKey, parse_key
 from twicesafe._core.http.policy import HttpPolicy
 from twicesafe._core.http.problems import CASES
-from twicesafe._core.http.recording import Ending, Recording
+from twicesafe._core.http.recording import Ending, ResponseRecording
 from twicesafe._core.http.routes import Routes
-from twicesafe._core.http.rules import Looked, Rules
+from twicesafe._core.http.rules import HttpRules, Looked
 from twicesafe._core.http.stored import NOT_KEPT, ResponseCodec
 from twicesafe.errors import ConfigurationError, CorruptRecordError, NotStorableError, TooLargeError
 from twicesafe.http import BodyHash, HeaderField, HttpRequest, QueryParameter, StoredResponse
@@ -401,7 +401,7 @@ def test_only_responses_are_stored():
 @pytest.mark.item("E1", "E2", "E3", "E7")
 def test_how_a_recording_ends():
     def end(status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Ending:
-        recording = Recording(HttpPolicy(), frozenset())
+        recording = ResponseRecording(HttpPolicy(), frozenset())
         recording.start(status, headers)
         recording.feed(body)
         return recording.end()
@@ -413,7 +413,7 @@ def test_how_a_recording_ends():
     assert end(200, b"abc", (b"content-length", b"4")) is Ending.UNKNOWN
     assert end(200, b"abc", (b"content-length", b"2")) is Ending.UNKNOWN
     assert end(304, b"", (b"content-length", b"4")) is Ending.KEEP
-    nothing = Recording(HttpPolicy(), frozenset())
+    nothing = ResponseRecording(HttpPolicy(), frozenset())
     assert nothing.end() is Ending.UNKNOWN
 
 
@@ -457,18 +457,18 @@ def test_route_patterns(pattern: str, yes: str, no: str):
         ("required", "/charges"),
         ("include", ("/a/b*",)),
         ("exclude", ("POST charges",)),
-        ("rerun", (1,)),
+        ("retry", (1,)),
         ("scope", "Authorization"),
         ("scope", ()),
         ("scope_secret", "text"),
         ("fingerprint", "exact"),
         ("max_body", -1),
-        ("max_result", 1.5),
+        ("max_result_bytes", 1.5),
         ("mismatch_status", 200),
         ("in_flight_status", True),
         ("wait", -1),
         ("release", (200,)),
-        ("on_unknown", "retry"),
+        ("takeover", "rerun"),
         ("replay_header", "a b"),
         ("keep_headers", "X-Order"),
         ("keep_headers", ("a b",)),
@@ -479,7 +479,7 @@ def test_route_patterns(pattern: str, yes: str, no: str):
         ("redact", 1),
         ("problem_base", "a b"),
         ("documentation", '"'),
-        ("fail_open", "yes"),
+        ("outage", "yes"),
         ("lease", 0),
         ("max_lease", 1),
         ("retention", 0),
@@ -563,7 +563,7 @@ class Endless:
     ],
 )
 def test_a_scope_function_must_return_a_name(named: Any, what: str):
-    rules = Rules(HttpPolicy(scope=lambda _: named))
+    rules = HttpRules(HttpPolicy(scope=lambda _: named))
     with pytest.raises(ConfigurationError, match=r"scope=.*nothing was run") as caught:
         rules.admit(request(), Looked("k"))
     assert what in str(caught.value)
@@ -573,24 +573,24 @@ def test_a_scope_function_must_return_a_name(named: Any, what: str):
 @pytest.mark.item("S4")
 def test_a_scope_has_room_for_what_is_around_it():
     seven = HttpPolicy(scope=lambda _: ["a"] * 7)
-    admission = Rules(seven).admit(request(), Looked("k"))
+    admission = HttpRules(seven).admit(request(), Looked("k"))
     assert admission is not None
     assert len(admission.key.scope) == 8
-    for rules in (Rules(seven.replace(per_operation=True)), Rules(seven, ("outer",))):
+    for rules in (HttpRules(seven.replace(per_operation=True)), HttpRules(seven, ("outer",))):
         with pytest.raises(ConfigurationError, match="up to 6 texts"):
             rules.admit(request(), Looked("k"))
     with pytest.raises(ConfigurationError, match="at most 8 parts"):
-        Rules(HttpPolicy(), ("outer",) * 7)
+        HttpRules(HttpPolicy(), ("outer",) * 7)
 
 
 @pytest.mark.item("O4", "R12")
 def test_other_functions_get_an_error_that_says_what_to_return():
     number: Any = lambda _: 7  # noqa: E731
     with pytest.raises(ConfigurationError, match=r"key_from=.*type int"):
-        Rules(HttpPolicy(key_from=(number,))).admit(request(), Looked(None))
+        HttpRules(HttpPolicy(key_from=(number,))).admit(request(), Looked(None))
     nothing: Any = lambda *_: None  # noqa: E731
     with pytest.raises(ConfigurationError, match=r"on_replay=.*None"):
-        Rules(HttpPolicy(on_replay=nothing)).replay(request(), StoredResponse(200, (), b""))
+        HttpRules(HttpPolicy(on_replay=nothing)).replay(request(), StoredResponse(200, (), b""))
 
 
 @pytest.mark.item("S4")

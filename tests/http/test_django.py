@@ -134,7 +134,7 @@ def test_an_exception_of_a_middleware_inside_is_unknown_too(site: Site):
 
 @pytest.mark.item("E4")
 def test_a_transaction_that_was_rolled_back_may_run_again(serve: Serve):
-    site = serve(rerun=("POST /write",))
+    site = serve(retry=("POST /write",))
     first, again = site.twice("/write")
     assert first.status == 500
     assert first.problem == ""  # Django's own page
@@ -220,7 +220,7 @@ def test_files_and_what_is_too_large_to_keep(serve: Serve):
     content = Path(django_site.__file__).read_bytes()
     site = serve()
     assert {reply.body for reply in site.twice("/file")} == {content}
-    site = serve(max_result=1)
+    site = serve(max_result_bytes=1)
     assert site.send("l", "/file").body == content
     assert site.send("l", "/file").problem == "result-not-kept"
     assert seen == ["file"]
@@ -352,7 +352,7 @@ def test_asgi_a_stream_whose_client_left_before_it_began_is_taken_all_the_same(
             pass
         return answer
 
-    site = Site("asgi", tmp_path, max_result=most)
+    site = Site("asgi", tmp_path, max_result_bytes=most)
     status, body = asyncio.run(run())
     assert (status, body[: len(then[1])]) == then
     assert seen == ["late"]
@@ -478,7 +478,7 @@ async def test_asgi_a_view_that_ends_its_cut_stream_without_an_error_is_not_reco
 @pytest.mark.item("E9")
 def test_a_store_that_is_away_runs_nothing(edge: str):
     with launch("valkey") as server:
-        sites = [Site(edge, server.url), Site(edge, server.url, fail_open=True)]
+        sites = [Site(edge, server.url), Site(edge, server.url, outage="run")]
     for site, status in zip(sites, (503, 201), strict=True):
         site.stage.server.app = site.handler
         reply = site.send("k", "/charges")

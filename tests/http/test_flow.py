@@ -13,24 +13,24 @@ import twicesafe
 from tests.http.stage import Answer, Stage
 from twicesafe import AsyncReceiver, Receiver, State, events
 from twicesafe._core.http.flow import (
-    Complete,
-    Ended,
-    Enter,
+    CompleteClaim,
+    EnterClaim,
     Exchange,
-    Hold,
-    Leave,
+    ExchangeEnded,
+    HoldClaim,
+    LeaveClaim,
     Log,
     PassThrough,
     ReadBody,
-    Release,
+    ReleaseClaim,
     Respond,
     ResponseCut,
-    Run,
+    RunHandler,
     admit,
 )
 from twicesafe._core.http.message import HttpRequest, StoredResponse
-from twicesafe._core.http.problems import Problem, Refused
-from twicesafe._core.http.rules import Rules
+from twicesafe._core.http.problems import Problem, RequestRefused
+from twicesafe._core.http.rules import HttpRules
 from twicesafe._core.http.stored import NOT_KEPT
 from twicesafe.errors import (
     CorruptRecordError,
@@ -84,21 +84,21 @@ AWAY = StoreUnavailableError("away")
         ({"required": True}, asked(None), {}, {}, [], 400),
         ({}, asked(b'"'), {}, {}, [], 400),
         ({}, asked(), {ReadBody: None}, {}, ["ReadBody"], None),
-        ({}, asked(), {ReadBody: Refused(Problem("request-too-large"))}, {}, ["ReadBody"], 413),
+        ({}, asked(), {ReadBody: RequestRefused(Problem("request-too-large"))}, {}, ["ReadBody"], 413),
         ({}, asked(), {}, {"is_held_by_caller": True}, ["ReadBody"], "passed"),
-        ({}, asked(), {}, {}, ["ReadBody", "Enter"], "run"),
-        ({}, asked(), {}, {"is_new": False}, ["ReadBody", "Enter"], 201),
-        ({}, asked(), {Enter: StillInProgressError("busy")}, {}, ["ReadBody", "Enter"], 409),
-        ({}, asked(), {Enter: AWAY}, {}, ["ReadBody", "Enter"], 503),
-        ({"fail_open": True}, asked(), {Enter: AWAY}, {}, ["ReadBody", "Enter"], "passed"),
-        ({}, asked(), {Enter: CorruptRecordError("changed")}, {}, ["ReadBody", "Enter", "Log"], 500),
+        ({}, asked(), {}, {}, ["ReadBody", "EnterClaim"], "run"),
+        ({}, asked(), {}, {"is_new": False}, ["ReadBody", "EnterClaim"], 201),
+        ({}, asked(), {EnterClaim: StillInProgressError("busy")}, {}, ["ReadBody", "EnterClaim"], 409),
+        ({}, asked(), {EnterClaim: AWAY}, {}, ["ReadBody", "EnterClaim"], 503),
+        ({"outage": "run"}, asked(), {EnterClaim: AWAY}, {}, ["ReadBody", "EnterClaim"], "passed"),
+        ({}, asked(), {EnterClaim: CorruptRecordError("changed")}, {}, ["ReadBody", "EnterClaim", "Log"], 500),
     ],
 )  # fmt: skip
 def test_the_way_in(
     settings: Any, request_: Any, replies: Any, facts: Any, names: list[str], status: Any
 ):
     claim = Claim(**facts)
-    flow = admit(Rules(HttpPolicy(**settings)), lambda _: claim, request_, bytes)
+    flow = admit(HttpRules(HttpPolicy(**settings)), lambda _: claim, request_, bytes)
     told, step = play(flow, {ReadBody: WHOLE.body, **replies})
     assert told == names
     if status == "untouched":
@@ -106,22 +106,22 @@ def test_the_way_in(
     elif status == "passed":
         assert step == PassThrough(WHOLE)
     elif status == "run":
-        assert isinstance(step, Run)
+        assert isinstance(step, RunHandler)
         assert step.exchange.request == WHOLE
     elif status is None:
         assert step is None
     else:
         assert isinstance(step, Respond)
         assert step.response.status == status
-    ran_open = replies.get(Enter) is AWAY and status == "passed"
+    ran_open = replies.get(EnterClaim) is AWAY and status == "passed"
     assert [type(event) for event in claim.told] == [events.Unprotected] * ran_open
 
 
 def exchange(
     *pieces: bytes, status: int = 200, length: int | None = None, **settings: Any
 ) -> Exchange:
-    reruns = settings.pop("reruns", False)
-    made = Exchange(Rules(HttpPolicy(**settings)), reruns, WHOLE, "claim")
+    may_retry = settings.pop("may_retry", False)
+    made = Exchange(HttpRules(HttpPolicy(**settings)), may_retry, WHOLE, "claim")
     fields = [] if length is None else [(b"content-length", str(length).encode())]
     if status:
         made.recording.start(status, fields)
@@ -131,28 +131,28 @@ def exchange(
 
 
 BUG = ValueError("a bug")
-REFUSED = Refused(Problem("upstream-unavailable"))
+REFUSED = RequestRefused(Problem("upstream-unavailable"))
 
 
-def kept(body: bytes) -> Complete:
-    return Complete("claim", StoredResponse(200, (), body))
+def kept(body: bytes) -> CompleteClaim:
+    return CompleteClaim("claim", StoredResponse(200, (), body))
 
 
 ENDINGS: list[tuple[str, Any, Any, Any]] = [
     ("complete", exchange(b"1", b"2"), Exchange.settle, kept(b"12")),
-    ("not executed", exchange(b"no", status=429), Exchange.settle, Release("claim")),
-    ("too short", exchange(b"1", length=2), Exchange.settle, Hold("claim", "ResponseCut")),
-    ("never begun", exchange(status=0), Exchange.settle, Hold("claim", "ResponseCut")),
-    ("too large", exchange(b"123", max_result=2), Exchange.settle, Complete("claim", NOT_KEPT)),
-    ("raised", exchange(), lambda e: e.fail(BUG), Hold("claim", "ValueError")),
-    ("raised, may rerun", exchange(reruns=True), lambda e: e.fail(BUG), Leave("claim", BUG)),
-    ("client left", exchange(b"1"), Exchange.client_left, Hold("claim", "ClientLeft")),
-    ("client left, large", exchange(b"123", max_result=2), Exchange.client_left, Complete("claim", NOT_KEPT)),
-    ("lingered", exchange(b"1"), lambda e: e.client_left(lingered=True), Complete("claim", NOT_KEPT)),
-    ("refused", exchange(status=0), lambda e: e.ended(REFUSED), Release("claim")),
-    ("refused late", exchange(), lambda e: e.ended(REFUSED), Hold("claim", "Refused")),
-    ("ended by an error", exchange(), lambda e: e.ended(BUG), Hold("claim", "ValueError")),
-    ("ended too soon", exchange(), lambda e: e.ended(None), Hold("claim", "ResponseCut")),
+    ("not executed", exchange(b"no", status=429), Exchange.settle, ReleaseClaim("claim")),
+    ("too short", exchange(b"1", length=2), Exchange.settle, HoldClaim("claim", "ResponseCut")),
+    ("never begun", exchange(status=0), Exchange.settle, HoldClaim("claim", "ResponseCut")),
+    ("too large", exchange(b"123", max_result_bytes=2), Exchange.settle, CompleteClaim("claim", NOT_KEPT)),
+    ("raised", exchange(), lambda e: e.fail(BUG), HoldClaim("claim", "ValueError")),
+    ("raised, may rerun", exchange(may_retry=True), lambda e: e.fail(BUG), LeaveClaim("claim", BUG)),
+    ("client left", exchange(b"1"), Exchange.client_left, HoldClaim("claim", "ClientLeft")),
+    ("client left, large", exchange(b"123", max_result_bytes=2), Exchange.client_left, CompleteClaim("claim", NOT_KEPT)),
+    ("lingered", exchange(b"1"), lambda e: e.client_left(lingered=True), CompleteClaim("claim", NOT_KEPT)),
+    ("refused", exchange(status=0), lambda e: e.ended(REFUSED), ReleaseClaim("claim")),
+    ("refused late", exchange(), lambda e: e.ended(REFUSED), HoldClaim("claim", "RequestRefused")),
+    ("ended by an error", exchange(), lambda e: e.ended(BUG), HoldClaim("claim", "ValueError")),
+    ("ended too soon", exchange(), lambda e: e.ended(None), HoldClaim("claim", "ResponseCut")),
 ]  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_every_ending_tells_the_store_and_the_client(name: str, made: Any, end: 
     with pytest.raises(StopIteration) as stop:
         flow.send(None)
     if is_application:
-        ended: Ended = stop.value.value
+        ended: ExchangeEnded = stop.value.value
         status = {"refused": 503}.get(name, 500)
         assert (ended.response and ended.response.status) == status
         seen = {"refused": None, "refused late": REFUSED, "ended by an error": BUG}
@@ -177,15 +177,15 @@ def test_every_ending_tells_the_store_and_the_client(name: str, made: Any, end: 
 
 @pytest.mark.item("E4")
 def test_where_a_retry_may_run_the_server_sees_the_cut():
-    names, ended = play(exchange(b"1", reruns=True).ended(None, started=True), {})
-    assert names == ["Leave"]
+    names, ended = play(exchange(b"1", may_retry=True).ended(None, started=True), {})
+    assert names == ["LeaveClaim"]
     assert (ended.response, type(ended.error)) == (None, ResponseCut)
 
 
 def test_what_is_settled_is_not_told_again():
     made = exchange(b"1")
     play(made.settle(), {})
-    assert play_nothing(made.ended(BUG)) == Ended(None, BUG)
+    assert play_nothing(made.ended(BUG)) == ExchangeEnded(None, BUG)
 
 
 def play_nothing(flow: Any) -> Any:
@@ -196,17 +196,20 @@ def play_nothing(flow: Any) -> Any:
 
 @pytest.mark.item("R10", "E9")
 def test_a_record_that_cannot_be_written_is_no_matter_of_the_client():
-    too_large = {Complete: TooLargeError("over max_result")}
-    assert play(exchange(b"1").settle(), too_large) == (["Complete"], None)
+    too_large = {CompleteClaim: TooLargeError("over max_result_bytes")}
+    assert play(exchange(b"1").settle(), too_large) == (["CompleteClaim"], None)
     for error in (AWAY, LeaseLostError("taken over")):
-        assert play(exchange(b"1").settle(), {Complete: error}) == (["Complete", "Log"], None)
+        assert play(exchange(b"1").settle(), {CompleteClaim: error}) == (
+            ["CompleteClaim", "Log"],
+            None,
+        )
 
 
 @pytest.mark.item("S6")
 def test_a_redaction_that_fails_is_logged_and_nothing_is_kept():
     flow = exchange(b"1", redact=lambda _: 1 / 0).settle()
-    assert next(flow) == Complete("claim", NOT_KEPT)
-    log = flow.throw(TooLargeError("over max_result"))
+    assert next(flow) == CompleteClaim("claim", NOT_KEPT)
+    log = flow.throw(TooLargeError("over max_result_bytes"))
     assert isinstance(log, Log)
     assert isinstance(log.error, ZeroDivisionError)
 

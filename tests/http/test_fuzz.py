@@ -18,8 +18,8 @@ from twicesafe._core.http.fingerprint import http_fingerprint
 from twicesafe._core.http.json_form import json_form
 from twicesafe._core.http.key_field import BadKey, parse_key
 from twicesafe._core.http.policy import HttpPolicy
-from twicesafe._core.http.problems import Refused
-from twicesafe._core.http.rules import Admission, Rules
+from twicesafe._core.http.problems import RequestRefused
+from twicesafe._core.http.rules import Admission, HttpRules
 from twicesafe._core.http.stored import ResponseCodec
 from twicesafe.errors import CorruptRecordError
 from twicesafe.http import HttpRequest, JsonMember, QueryParameter, StoredResponse
@@ -147,7 +147,7 @@ def test_responses_that_are_not_quite_right(status: int, lines: Any, body: bytes
         assert codec.decode(codec.encode(response)) == response
 
 
-RULES = Rules(
+RULES = HttpRules(
     HttpPolicy(
         key_from=(QueryParameter("id"), JsonMember("a.b")),
         required=("POST /a/*",),
@@ -175,6 +175,6 @@ def test_whole_requests(path: str, query: bytes, headers: Any, body: bytes):
         if looked is not None:
             admission = RULES.admit(asked, looked)
             assert admission is None or isinstance(admission, Admission)
-    except Refused as refusal:
+    except RequestRefused as refusal:
         status = RULES.refuse(asked, refusal.problem).status
     assert status in (200, 400, 413)

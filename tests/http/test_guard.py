@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from twicesafe import Policy, Receiver
-from twicesafe._edges.http_guard import Guard
+from twicesafe._edges.http_guard import HttpGuard
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
 
@@ -21,7 +21,7 @@ class Encrypting:
 
 
 def guarded(given: Policy, policy: HttpPolicy | None = None) -> HttpPolicy:
-    return Guard(Receiver.open("memory://", policy=given), policy).policy
+    return HttpGuard(Receiver.open("memory://", policy=given), policy).policy
 
 
 def test_without_an_http_policy_the_receivers_own_decides_what_both_know(caplog: Any):
@@ -39,13 +39,13 @@ def test_without_an_http_policy_the_receivers_own_decides_what_both_know(caplog:
         (Policy(), HttpPolicy(retention=5), ""),
         (Policy(retention=9), HttpPolicy(retention=9), ""),
         (Policy(retention=9), HttpPolicy(), "retention (say HttpPolicy(retention=…))"),
-        (Policy(outage="run"), None, "outage (say HttpPolicy(fail_open=…))"),
-        (Policy(outage="run"), HttpPolicy(fail_open=True), ""),
+        (Policy(outage="run"), None, "outage (say HttpPolicy(outage=…))"),
+        (Policy(outage="run"), HttpPolicy(outage="run"), ""),
         (Policy(in_flight="reject"), None, ""),
         (Policy(wait=5), None, "wait (say HttpPolicy(wait=…))"),
         (Policy(wait=5), HttpPolicy(wait=5), ""),
         (Policy(takeover="hold"), None, ""),
-        (Policy(takeover="hold"), HttpPolicy(on_unknown="rerun"), "takeover (say HttpPolicy(on_unknown=…))"),
+        (Policy(takeover="hold"), HttpPolicy(takeover="retry"), "takeover (say HttpPolicy(takeover=…))"),
         (Policy(timeout=3, max_attempts=2), None, "max_attempts, timeout"),
     ],
 )  # fmt: skip

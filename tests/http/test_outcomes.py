@@ -94,7 +94,7 @@ def test_an_exception_leaves_the_outcome_unknown(stage: Stage):
 
 
 @pytest.mark.item("E4")
-@pytest.mark.parametrize("settings", [{"on_unknown": "rerun"}, {"rerun": ("POST /charges",)}])
+@pytest.mark.parametrize("settings", [{"takeover": "retry"}, {"retry": ("POST /charges",)}])
 def test_a_handler_that_may_run_again_does(play: Play, settings: dict[str, Any]):
     stage = play(**settings)
     script = iter([RuntimeError("first"), RuntimeError("second")])
@@ -115,7 +115,7 @@ def test_a_handler_that_may_run_again_does(play: Play, settings: dict[str, Any])
     )
     stage.send("cut")
     assert list(stage.records.records(state=State.RELEASED))
-    if "rerun" in settings:
+    if "retry" in settings:
         stage.handler = fails_twice = lambda _: 1 / 0
         stage.send("k", target="/other")
         assert stage.send("x", target="/other").problem == "outcome-unknown"
@@ -254,7 +254,7 @@ def test_a_store_that_is_away_runs_nothing(play: Play, edge: str):
 def test_running_unprotected_is_a_setting_and_is_reported(play: Play, edge: str):
     memory, store = faulty(edge)
     heard = Heard(events.Unprotected)
-    stage = play(memory=memory, store=store, lease=0.2, fail_open=True, observers=[heard])
+    stage = play(memory=memory, store=store, lease=0.2, outage="run", observers=[heard])
     store.before = Outage("claim")
     for _ in range(2):
         reply = stage.send("k", b'{"amount":5}')

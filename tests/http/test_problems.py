@@ -32,7 +32,7 @@ def provoke(play: Play, edge: str, case: str, **settings: object) -> Reply:
     stage = play(
         required=True,
         max_body=100,
-        max_result=10,
+        max_result_bytes=10,
         lease=0.2,
         store=store,
         memory=memory,

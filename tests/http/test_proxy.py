@@ -21,7 +21,7 @@ from tests.http.test_wire import BAD
 from tests.patience import until
 from twicesafe import Receiver, State, wsgi
 from twicesafe._core.http.forwarding import Forwarding
-from twicesafe._core.http.problems import Refused
+from twicesafe._core.http.problems import RequestRefused
 from twicesafe._proxy.connections import Connection, UpstreamTimedOut
 from twicesafe.asgi._exchange import AsgiExchange
 from twicesafe.errors import ConfigurationError
@@ -131,7 +131,7 @@ def test_a_silent_upstream_is_unknown_with_a_key_and_504_without(before: Before)
 
 @pytest.mark.item("E4", "P6")
 def test_a_failed_attempt_on_a_route_that_may_run_again_invites_the_next(before: Before):
-    stage, service = before([reset], [reset], http={"rerun": ("POST /charges",)})
+    stage, service = before([reset], [reset], http={"retry": ("POST /charges",)})
     first, plain = stage.send("k"), stage.send(None)
     assert (first.status, first.problem, first["retry-after"]) == (502, "attempt-failed", "1")
     assert json.loads(first.body)["retryable"] is True
@@ -331,7 +331,7 @@ def test_what_only_a_proxy_can_say_is_dropped_unless_its_peer_is_trusted(before:
 def test_connection_cannot_take_away_what_a_proxy_said(name: str):
     forwarding = Forwarding(HttpPolicy(), trusted=["10.0.0.0/8"])
     fields = [(b"connection", f"close, {name}".encode()), (name.lower().encode(), b"set")]
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         forwarding.inbound(fields, "10.0.0.1")
 
 
@@ -556,6 +556,27 @@ def test_a_client_that_leaves_ends_a_request_without_a_key(before: Before):
     assert ended.wait(60)
 
 
+@pytest.mark.item("E5")
+def test_a_client_that_closes_its_sending_side_counts_as_gone(before: Before):
+    """A half-close and a close look the same to the proxy. It gives no answer, but a retry gets it."""
+    go = threading.Event()
+
+    def slow(connection: socket.socket) -> None:
+        assert go.wait(60)
+        connection.sendall(OK)
+
+    stage, service = before([slow])
+    with stage.connect() as connection:
+        connection.sendall(stage.request("k"))
+        assert service.arrived.acquire(timeout=60)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+    go.set()
+    until(lambda: states(stage) == [State.COMPLETED], 60)
+    assert stage.send("k").replayed
+    assert len(service.requests) == 1
+
+
 @pytest.mark.item("D11", "E5")
 def test_a_client_that_leaves_does_not_keep_its_exchange_in_memory(before: Before):
     """Not even for `linger`, once its answer is recorded."""
@@ -676,7 +697,7 @@ def test_a_client_that_reads_nothing_is_disconnected(before: Before, key: str | 
             pass
         ended.set()
 
-    stage, _ = before([large], patience=0.2, http={"max_result": 2 * size})
+    stage, _ = before([large], patience=0.2, http={"max_result_bytes": 2 * size})
     with stage.connect() as connection:
         connection.sendall(stage.request(key))
         assert ended.wait(60)
@@ -692,7 +713,7 @@ def test_a_client_that_reads_nothing_is_disconnected(before: Before, key: str | 
 def test_a_replay_that_is_not_taken_does_not_stay_in_memory(play: Play, last: bool):
     """It is written in one piece: nothing waits for it any more, but the connection holds it."""
     size = 20_000_000  # more than sockets hold
-    stage = play(max_result=2 * size)
+    stage = play(max_result_bytes=2 * size)
     stage.handler = lambda _: Answer(body=[b"x" * size])
     assert len(stage.send("k").body) == size
     stage.server = ProxyServer(patience=0.2)

@@ -155,7 +155,7 @@ def test_a_client_that_is_disconnected_is_logged(stage: Stage, lines: Callable[[
 @pytest.mark.item("E4", "P6")
 def test_a_request_without_a_key_is_not_called_safe_to_repeat(before: Before):
     """Behind one with a key, on the same connection, waiting already when the first one ends."""
-    stage, _ = before([OK, reset], http={"rerun": ("POST /charges",)})
+    stage, _ = before([OK, reset], http={"retry": ("POST /charges",)})
     keyed = stage.request("k").replace(b"Connection: close\r\n", b"")
     with stage.connect() as connection:
         connection.sendall(keyed + stage.request(None))

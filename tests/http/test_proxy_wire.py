@@ -20,7 +20,7 @@ from tests.http.stage import Answer, Before, Play, Seen, Stage, read, spoken
 from tests.http.test_wire import BAD_RESPONSES, GOOD_RESPONSES
 from twicesafe import State
 from twicesafe._core.http.wire import RequestGuard
-from twicesafe._proxy.addresses import Origin
+from twicesafe._proxy.addresses import UpstreamAddress
 from twicesafe._proxy.connections import Connection, Connections, Unreachable
 
 
@@ -211,7 +211,7 @@ async def test_an_upstream_that_speaks_first_is_not_asked(monkeypatch: pytest.Mo
         return made[-1]
 
     monkeypatch.setattr(Connections, "_open", greeted)
-    origin = Origin.of("http://127.0.0.1:9")
+    origin = UpstreamAddress.of("http://127.0.0.1:9")
     connections = Connections(origin, connect_timeout=60, idle=1, most=1, context=None)
     assert await connections.take() is made[0]
     connections.throw_away(made[0])

@@ -24,8 +24,8 @@ from starlette.datastructures import QueryParams
 from werkzeug.formparser import FormDataParser
 
 from twicesafe._core.http.fingerprint import canonical_print
-from twicesafe._core.http.problems import Refused
-from twicesafe._core.http.rules import Looked, Rules
+from twicesafe._core.http.problems import RequestRefused
+from twicesafe._core.http.rules import HttpRules, Looked
 from twicesafe.http import HttpPolicy, HttpRequest, JsonMember, QueryParameter
 
 MANY = settings(
@@ -233,10 +233,10 @@ def test_parts_with_one_fingerprint_are_one_to_every_reader(contents: Any, moved
 @given(st.lists(st.tuples(st.sampled_from(["id", "ID", "\\u0069d", "x"]), st.sampled_from(['"1"', "1", '"2"', "null", "1.0", "{}"])), max_size=3))  # fmt: skip
 def test_the_id_that_a_key_is_made_of_is_the_one_that_every_reader_finds(members: Any):
     text = "{" + ",".join(f'"{name}":{value}' for name, value in members) + "}"
-    rules = Rules(HttpPolicy(key_from=(JsonMember("id"),)))
+    rules = HttpRules(HttpPolicy(key_from=(JsonMember("id"),)))
     try:
         admission = rules.admit(request(text.encode(), "application/json"), Looked(None))
-    except Refused:
+    except RequestRefused:
         return
     for reader in (first, last, no_case) if admission is not None else ():
         assert admission is not None
@@ -249,11 +249,11 @@ def test_the_id_that_a_key_is_made_of_is_the_one_that_every_reader_finds(members
 @given(PARTS)
 def test_the_parameter_that_a_key_is_made_of_is_the_one_that_every_reader_finds(parts: Any):
     query = "&".join(parts).encode()
-    rules = Rules(HttpPolicy(key_from=(QueryParameter("a"),)))
+    rules = HttpRules(HttpPolicy(key_from=(QueryParameter("a"),)))
     asked = request(b"", "", query)
     try:
         looked = rules.look(asked)
-    except Refused:
+    except RequestRefused:
         return
     for name in ("urllib", "starlette", "without case"):
         found = FORM_READERS[name](query)

@@ -181,7 +181,7 @@ def test_another_accept_gets_the_stored_representation_rightly_labelled(stage: S
 @pytest.mark.item("R10")
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_a_response_over_the_limit_is_delivered_whole_and_not_kept(play: Play, pieces: int):
-    stage = play(max_result=1000)
+    stage = play(max_result_bytes=1000)
     body = [b"x" * 500] * pieces + [b"y" * 501]
     answers(stage, 200, [JSON], body)
     assert stage.send("k").body == b"".join(body)
@@ -193,7 +193,7 @@ def test_a_response_over_the_limit_is_delivered_whole_and_not_kept(play: Play, p
 
 @pytest.mark.item("R10")
 def test_the_limit_itself_is_kept(play: Play):
-    stage = play(max_result=1000)
+    stage = play(max_result_bytes=1000)
     answers(stage, 200, [JSON], [b"x" * 1000])
     assert stage.send("k").body == stage.send("k").body
     assert len(stage.seen) == 1

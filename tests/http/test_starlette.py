@@ -238,7 +238,7 @@ def test_layers_outside_see_the_route_of_a_request(stage: Stage, forward_key: bo
     if is_away:
         store.before = Outage("claim")
     app = Starlette(routes=[Route("/charges/{number}", charge, methods=["POST"])])
-    policy = HttpPolicy(forward_key=forward_key, fail_open=True, lease=1)
+    policy = HttpPolicy(forward_key=forward_key, outage="run", lease=1)
     receiver = AsyncReceiver(store)
     looks = Looks(IdempotencyMiddleware(app, receiver=receiver, policy=policy))
     stage.server.app = looks

@@ -59,7 +59,7 @@ def test_events_are_not_held_back_and_a_retry_does_not_hang(stage: Stage):
 @pytest.mark.item("T3", "R10")
 def test_an_endless_stream_is_not_buffered_and_ends_with_its_client(play: Play):
     told = Heard(events.ResultNotKept)
-    stage = play(max_result=10_000, observers=[told])
+    stage = play(max_result_bytes=10_000, observers=[told])
     sent = []
 
     def count() -> None:
@@ -99,7 +99,7 @@ def test_a_stream_that_outlasts_linger_is_not_kept(play: Play):
     told = Heard(events.ResultNotKept)
     stage = play(linger=0.05, observers=[told])
     if stage.edge == "asgi":
-        stage.policy = stage.policy.replace(max_result=1 << 30)
+        stage.policy = stage.policy.replace(max_result_bytes=1 << 30)
         stage.server.app = endless_asgi(stage, [])
     else:
         tick = threading.Event()
@@ -162,7 +162,7 @@ def test_the_record_is_written_before_the_last_chunk_is_sent():
 
 
 @pytest.mark.item("E4", "E7", "T2")
-@pytest.mark.parametrize("policy", [HttpPolicy(), HttpPolicy(on_unknown="rerun")])
+@pytest.mark.parametrize("policy", [HttpPolicy(), HttpPolicy(takeover="retry")])
 def test_a_short_response_ends_its_attempt_before_its_last_chunk_is_sent(policy: HttpPolicy):
     """Held, or failed where a retry may run: a client that retries at once finds either."""
     start = {"status": 200, "headers": [(b"content-length", b"3")]}

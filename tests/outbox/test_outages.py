@@ -12,7 +12,7 @@ from tests.patience import until
 from twicesafe import Backoff, BrokerUnavailableError
 from twicesafe._core.outbox_requests import Fetch, Fetched, Message, Pending, Settle
 from twicesafe._core.publisher import NOT_TRIED, NotNow
-from twicesafe._core.relay_lease import Check, Collect, Publish, RelayState
+from twicesafe._core.relay_lease import CheckBroker, Collect, Publish, RelayState
 from twicesafe._core.relay_publish import publish_pending
 from twicesafe.events import BrokerFailed, Event, PublishFailed
 from twicesafe.outbox import Outbox
@@ -181,7 +181,12 @@ class PublishingFlow:
             if type(self.command) is kind:
                 return self.command
             self.now += 20
-            answers: dict[type, Any] = {Fetch: Fetched([]), Collect: [], Settle: 0, Check: None}
+            answers: dict[type, Any] = {
+                Fetch: Fetched([]),
+                Collect: [],
+                Settle: 0,
+                CheckBroker: None,
+            }
             self.command = self.flow.send(answers[type(self.command)])
         raise AssertionError(f"it never yields {kind.__name__}")
 
@@ -225,7 +230,7 @@ def test_one_outage_is_not_enough_to_blame_a_message():
     flow = PublishingFlow(("k", "a"), checks=True)
     first = flow.until(Publish, Fetched(flow.rows))
     flow.until(Collect)
-    check = flow.until(Check, [(first.ticket, outage("alone"))])
+    check = flow.until(CheckBroker, [(first.ticket, outage("alone"))])
     flow.until(Collect)
     again = flow.until(Publish, [(check.ticket, None)])
     flow.until(Collect)
@@ -274,7 +279,7 @@ def test_a_broker_that_answers_a_check_but_no_message_is_slow_and_no_message_is_
     command = flow.until(Publish, Fetched(flow.rows))
     for _ in range(5):
         flow.until(Collect)
-        check = flow.until(Check, [(command.ticket, outage("compared"))])
+        check = flow.until(CheckBroker, [(command.ticket, outage("compared"))])
         flow.until(Collect)
         command = flow.until(Publish, [(check.ticket, None)])
     assert flow.state.outage is not None
@@ -284,10 +289,10 @@ def test_a_check_that_fails_is_an_outage():
     flow = PublishingFlow(("k", "a"), checks=True)
     first = flow.until(Publish, Fetched(flow.rows))
     flow.until(Collect)
-    check = flow.until(Check, [(first.ticket, outage("alone"))])
+    check = flow.until(CheckBroker, [(first.ticket, outage("alone"))])
     flow.until(Collect)
     assert flow.state.outage is None
-    flow.until(Check, [(check.ticket, OSError("no route"))])
+    flow.until(CheckBroker, [(check.ticket, OSError("no route"))])
     assert "cannot be checked: OSError" in str(flow.state.outage)
 
 

@@ -411,7 +411,7 @@ def test_a_claim_that_was_won_is_answered_so_whatever_other_threads_do(
     monkeypatch.setattr(programs, "BELIEVED", 1)
     threads: list[threading.Thread] = []
     made = programs.EtcdPrograms("t", Leases(), wall_clock)
-    seen = record_layout.Seen(Row(KEY.id, (), "", State.IN_PROGRESS, 1, 1, A, 0, 0, 0))
+    seen = record_layout.SeenRecord(Row(KEY.id, (), "", State.IN_PROGRESS, 1, 1, A, 0, 0, 0))
     made._believe(claim(Key("first")), seen)
     made._claims = Busy(made._claims)
     made._believe(claim(KEY), seen)
@@ -445,13 +445,13 @@ def test_the_doctor_of_a_single_old_member(client: Any) -> None:
 
 @pytest.mark.parametrize("compacted", [True, False])
 def test_the_doctor_tells_whether_old_revisions_are_compacted(
-    client: Any, compacted: bool, monkeypatch: pytest.MonkeyPatch, own_server: Callable[..., Any]
+    kind: str, compacted: bool, monkeypatch: pytest.MonkeyPatch, own_server: Callable[..., Any]
 ) -> None:
     from twicesafe._engines.etcd import doctor
 
     monkeypatch.setattr(doctor, "UNCOMPACTED", 5)
     server = own_server("etcd")
-    own = KINDS["blocking"](f"{server.url}?timeout=60")
+    own = KINDS[kind](f"{server.url}?timeout=600")  # the doctor asks once, and does not wait
     with contextlib.closing(own):
         for number in range(5):
             own.perform(claim(Key(f"key-{number}")))

@@ -167,7 +167,7 @@ def test_the_doctor_examines_every_member(client: Any, cluster: Any) -> None:
 def test_an_operators_act_is_not_repeated_when_its_outcome_is_unknown(cluster: Any) -> None:
     """To repeat it would release the key twice, and write two entries into its audit trail."""
     from twicesafe._core.protocol import Fail, History, Release
-    from twicesafe._engines.etcd.routing import Attempt
+    from twicesafe._engines.etcd.routing import MemberAttempt
 
     client = KINDS["blocking"](f"{cluster.url}/orders")
     key = Key("held")
@@ -177,7 +177,7 @@ def test_an_operators_act_is_not_repeated_when_its_outcome_is_unknown(cluster: A
 
     def cut(step: Any) -> Any:
         reply = attempt(step)
-        if isinstance(step, Attempt) and step.call.once:
+        if isinstance(step, MemberAttempt) and step.call.once:
             attempts.append(step)
             raise ConnectionResetError("the reply was lost")
         return reply

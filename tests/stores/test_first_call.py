@@ -37,7 +37,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections take longer than a lease."""
     connect, open_, blocking_store = (
-        stream.Link.connect,
+        stream.AsyncLink.connect,
         SerialConnection._open,
         ThreadedStore.blocking_store,
     )
@@ -55,7 +55,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
             time.sleep(SLOW)
         return blocking_store(self)
 
-    monkeypatch.setattr(stream.Link, "connect", slow_connect)
+    monkeypatch.setattr(stream.AsyncLink, "connect", slow_connect)
     monkeypatch.setattr(SerialConnection, "_open", slow_open)
     monkeypatch.setattr(ThreadedStore, "blocking_store", slow_blocking_store)
 

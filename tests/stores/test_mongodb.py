@@ -41,7 +41,7 @@ from twicesafe._core.protocol import (
 )
 from twicesafe._engines.mongodb import MongodbStore
 from twicesafe._engines.mongodb.client import refused
-from twicesafe._engines.mongodb.documents import DUPLICATE, Call
+from twicesafe._engines.mongodb.documents import DUPLICATE, DriverCall
 from twicesafe._engines.mongodb.settings import Settings
 from twicesafe._engines.versioned.lease_watch import GivenClock, ServiceClock
 from twicesafe._values.clocks import wall_clock
@@ -126,7 +126,7 @@ def proxied(mongodb: Any, mongodb_url: str) -> Iterator[tuple[Proxy, MongodbStor
 def cut(proxy: Proxy, store: MongodbStore, operation: str) -> None:
     """The next reply to this operation does not arrive; the operation is done."""
 
-    def tap(when: str, call: Call) -> None:
+    def tap(when: str, call: DriverCall) -> None:
         if when == "before" and call.operation == operation:
             store._tap = None
             proxy.arm(Fault("reply", 0, "close"))
@@ -216,7 +216,7 @@ def test_an_insert_that_lost_a_race_is_decided_by_the_record_that_won(store: Mon
     won = store.perform(claim(A))
     send = store._send
 
-    def racing(places: Any, call: Call) -> Any:
+    def racing(places: Any, call: DriverCall) -> Any:
         return DUPLICATE if call.operation == "find_one_and_update" else send(places, call)
 
     store._send = racing  # type: ignore[method-assign]
@@ -228,13 +228,13 @@ def test_what_the_error_of_such_a_race_means():
     from pymongo.errors import BulkWriteError, DuplicateKeyError
 
     settings = Settings.of("mongodb://host/db")
-    call = Call("find_one_and_update")
+    call = DriverCall("find_one_and_update")
     assert refused(DuplicateKeyError("E11000", 11000), call, settings) is DUPLICATE
     details = {"writeErrors": [{"index": 1, "code": 11000}], "upserted": [{"index": 0, "_id": "a"}]}
-    assert refused(BulkWriteError(details), Call("bulk_write"), settings) is details
+    assert refused(BulkWriteError(details), DriverCall("bulk_write"), settings) is details
     late = {**details, "writeConcernErrors": [{"code": 64, "errmsg": "timed out"}]}
     with pytest.raises(StoreUnavailableError):
-        refused(BulkWriteError(late), Call("bulk_write"), settings)
+        refused(BulkWriteError(late), DriverCall("bulk_write"), settings)
 
 
 @pytest.mark.parametrize("code", [64, 100])
@@ -243,7 +243,7 @@ def test_a_write_that_no_majority_has_is_an_outage_with_an_unknown_outcome(code:
 
     error = WriteConcernError("waiting for replication timed out", code, {"code": code})
     with pytest.raises(StoreUnavailableError, match="no majority of the members") as caught:
-        refused(error, Call("update_one"), Settings.of("mongodb://host/db"))
+        refused(error, DriverCall("update_one"), Settings.of("mongodb://host/db"))
     assert caught.value.retryable
 
 

@@ -15,7 +15,7 @@ from twicesafe._core.driving import drive
 from twicesafe._core.protocol import Survey
 from twicesafe._engines.mongodb import AsyncMongodbStore, MongodbStore
 from twicesafe._engines.mongodb.collection import examine, migrate
-from twicesafe._engines.mongodb.documents import Call
+from twicesafe._engines.mongodb.documents import DriverCall
 from twicesafe._engines.mongodb.error_messages import explain
 from twicesafe._engines.mongodb.settings import Settings
 from twicesafe.errors import StoreError
@@ -133,7 +133,7 @@ TTL = [{"key": {"_id": 1}}, {"key": {"ttl": 1}, "expireAfterSeconds": 0}]
 def doctor(hello: dict[str, Any], build: dict[str, Any], indexes: list[Any]) -> list[str]:
     replies = {"hello": hello, "buildInfo": build}
 
-    def reply(call: Call) -> Any:
+    def reply(call: DriverCall) -> Any:
         return indexes if call.operation == "list_indexes" else replies[call.arguments[0]]
 
     return [finding.level for finding in drive(examine(Settings.of(HOST)), reply)]
@@ -159,9 +159,9 @@ def test_the_doctor(hello: dict[str, Any], build: dict[str, Any], indexes: Any, 
 
 
 def test_the_index_is_made_once():
-    made: list[Call] = []
+    made: list[DriverCall] = []
 
-    def server(call: Call) -> Any:
+    def server(call: DriverCall) -> Any:
         if call.operation == "list_indexes":
             return TTL if made else TTL[:1]
         made.append(call)

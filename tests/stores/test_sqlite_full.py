@@ -23,7 +23,7 @@ from twicesafe import (
 )
 from twicesafe._core.protocol import ClaimRequest
 from twicesafe._engines.sqlite import SqliteStore
-from twicesafe._engines.sqlite.settings import DatabaseFile
+from twicesafe._engines.sqlite.database_file import DatabaseFile
 from twicesafe._values.records import State
 
 

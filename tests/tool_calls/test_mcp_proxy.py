@@ -18,7 +18,7 @@ from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
 from twicesafe import AsyncReceiver, State
-from twicesafe._core.tool_calls.answers import Answer
+from twicesafe._core.tool_calls.answers import ToolAnswer
 from twicesafe._core.tool_calls.json_rpc import (
     EventSplitter,
     UnreadableError,
@@ -338,7 +338,7 @@ def test_events_are_split_wherever_they_are_cut() -> None:
 
 def test_what_an_operator_recorded_is_a_result() -> None:
     for value, text in (("ch-1", "ch-1"), ({"id": "ch-1"}, '{"id":"ch-1"}')):
-        answer = Answer(state="replayed", tool="charge", result=value)
+        answer = ToolAnswer(state="replayed", tool="charge", result=value)
         result = json.loads(answer_message(7, answer))["result"]
         assert (result["content"][0]["text"], result["isError"]) == (text, False)
         assert result.get("structuredContent") == (value if isinstance(value, dict) else None)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, Policy, Receiver, State, current_key
-from twicesafe._core.tool_calls.answers import Answer
+from twicesafe._core.tool_calls.answers import ToolAnswer
 from twicesafe._core.tool_calls.identity import approval_key, normalised
 from twicesafe._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
 from twicesafe._edges.tool_guard import Invocation, ToolGuard
@@ -58,7 +58,7 @@ class Bank:
     def guard(self, rule: ToolRule, **settings: Any) -> ToolGuard[Receiver]:
         return ToolGuard(self.receiver, {"charge": rule}, keep=lambda result: result, **settings)
 
-    def charge(self, rule: ToolRule, /, **changes: Any) -> Answer:
+    def charge(self, rule: ToolRule, /, **changes: Any) -> ToolAnswer:
         given = {**ORDER, **changes}
         about = {name: given.pop(name, None) for name in ("key", "principal", "run")}
         return self.guard(rule).call(lambda: self._charge(given), asked(given, **about))
@@ -73,7 +73,7 @@ class Bank:
             raise trouble
         return f"ch-{len(self.charged)}"
 
-    def state(self, answer: Answer) -> State | None:
+    def state(self, answer: ToolAnswer) -> State | None:
         assert answer.key is not None
         record = self.receiver.record(answer.key)
         return None if record is None else record.state
@@ -447,7 +447,7 @@ def test_an_operator_answers_in_the_probes_place(bank: Bank) -> None:
 ASKING = ToolRule(identity=("order_id",), prose=("note",), approval=True)
 
 
-def approve(bank: Bank, waiting: Answer, value: Any = True) -> bool:
+def approve(bank: Bank, waiting: ToolAnswer, value: Any = True) -> bool:
     assert waiting.key is not None
     return bank.receiver.signal(waiting.key, "approval", value, by="ann", why="looks good")
 
@@ -597,7 +597,7 @@ def test_a_key_that_is_too_long_is_refused(bank: Bank) -> None:
 
 async def called(
     receiver: AsyncReceiver, rule: ToolRule, tool: Callable[[], Awaitable[Any]]
-) -> Answer:
+) -> ToolAnswer:
     guard = ToolGuard(receiver, {"charge": rule}, keep=lambda result: result)
     return await guard.call_async(tool, asked())
 

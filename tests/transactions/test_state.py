@@ -12,12 +12,12 @@ import pytest
 from tests.transactions.kinds import Door
 from twicesafe import StoreUnavailableError, UsageError
 from twicesafe._transactions import of
-from twicesafe._transactions.state import State
+from twicesafe._transactions.state import TransactionState
 
 
 def of_a_driver_that_does_not_tell(door: Door) -> Any:
     transaction = of(door.connection)
-    transaction.look = lambda heard=False: State.UNKNOWN  # type: ignore[method-assign]
+    transaction.look = lambda heard=False: TransactionState.UNKNOWN  # type: ignore[method-assign]
     return transaction
 
 

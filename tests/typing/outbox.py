@@ -13,7 +13,7 @@ from twicesafe.stores import (
     Depth,
     Fetch,
     Fetched,
-    Held,
+    HeldSlots,
     Hold,
     OutboxPort,
     ParkedLane,
@@ -31,7 +31,7 @@ def blocking(store: Store) -> None:
     port = store.outbox
     assert_type(port, OutboxPort)
     assert_type(port.perform(Prepare()), list[str])
-    assert_type(port.perform(Hold(b"me", 1000)), Held)
+    assert_type(port.perform(Hold(b"me", 1000)), HeldSlots)
     assert_type(port.perform(Fetch([1], 10, [])), Fetched)
     assert_type(port.perform(Settle(b"me", [], {}, [], {})), int)
     assert_type(port.perform(Rise(b"me")), None)
@@ -45,7 +45,7 @@ def blocking(store: Store) -> None:
 async def awaited(store: AsyncStore) -> None:
     port = store.outbox
     assert_type(port, AsyncOutboxPort)
-    assert_type(await port.perform(Hold(b"me", 1000)), Held)
+    assert_type(await port.perform(Hold(b"me", 1000)), HeldSlots)
     assert_type(await port.perform(Backlog()), Depth)
     await port.perform(Read(b"id"))  # pyright: ignore[reportArgumentType]
     await store.perform(Backlog())  # pyright: ignore[reportArgumentType]

@@ -49,8 +49,8 @@ break_source(
     "the derived key is told",
     bug="the caller is told the derived key, under which the whole call is another one",
     file="client/_redirects.py",
-    old="return Call(root.key,",
-    new="return Call(key,",
+    old="return KeyedRequest(root.key,",
+    new="return KeyedRequest(key,",
     tests=[
         f"{REDIRECTS}::test_another_host_gets_a_key_of_its_own_which_is_the_same_for_each_repeat"
     ],

@@ -151,7 +151,7 @@ break_source(
     "a short WSGI upload is whole",
     bug="a body that is shorter than announced is run",
     file="wsgi/_environ.py",
-    old='            raise Refused(Problem("request-incomplete"))',
+    old='            raise RequestRefused(Problem("request-incomplete"))',
     new="            break",
     tests=[
         f"{STREAMING}::test_wsgi_a_short_body_is_refused_and_a_terminated_one_is_read_to_its_end",
@@ -267,9 +267,9 @@ break_source(
 )
 break_source(
     "a store that is away runs the request",
-    bug="without fail_open a request runs although its repeat could not be recognised",
+    bug="with outage='refuse' a request runs although its repeat could not be recognised",
     file=FLOW,
-    old="if isinstance(error, StoreUnavailableError) and rules.policy.fail_open:",
+    old='if isinstance(error, StoreUnavailableError) and rules.policy.outage == "run":',
     new="if isinstance(error, StoreUnavailableError):",
     tests=["tests/http/test_flow.py::test_the_way_in"],
 )
@@ -285,16 +285,16 @@ break_source(
     "an unknown outcome runs again",
     bug="a cut response lets a retry run on every route",
     file=FLOW,
-    old="        if self.reruns:\n            return self._end(Leave(self.claim, error))\n",
-    new="        return self._end(Leave(self.claim, error))\n",
+    old="        if self.may_retry:\n            return self._end(LeaveClaim(self.claim, error))\n",
+    new="        return self._end(LeaveClaim(self.claim, error))\n",
     tests=["tests/http/test_flow.py::test_every_ending_tells_the_store_and_the_client"],
 )
 break_source(
     "a refusal after the response has begun releases the key",
     bug="an application that refuses in the middle of its response is run again",
     file=FLOW,
-    old="if isinstance(error, Refused) and not self.recording.status:",
-    new="if isinstance(error, Refused):",
+    old="if isinstance(error, RequestRefused) and not self.recording.status:",
+    new="if isinstance(error, RequestRefused):",
     tests=["tests/http/test_flow.py::test_every_ending_tells_the_store_and_the_client"],
 )
 break_source(

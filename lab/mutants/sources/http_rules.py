@@ -375,10 +375,10 @@ break_source(
 )
 break_source(
     "a limit is one too small",
-    bug="a response of exactly max_result bytes is not kept",
+    bug="a response of exactly max_result_bytes is not kept",
     file="_core/http/recording.py",
-    old="if self.size > self._policy.max_result:",
-    new="if self.size >= self._policy.max_result:",
+    old="if self.size > self._policy.max_result_bytes:",
+    new="if self.size >= self._policy.max_result_bytes:",
     tests=[f"{REPLAY}::test_the_limit_itself_is_kept"],
 )
 break_source(

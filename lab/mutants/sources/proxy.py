@@ -207,7 +207,7 @@ break_source(
     "not reached is not known",
     bug="a connection that could not be made leaves an unknown outcome",
     file="_proxy/connections.py",
-    old="class Unreachable(Refused):",
+    old="class Unreachable(RequestRefused):",
     new="class Unreachable(Exception):",
     tests=[f"{PROXY}::test_no_name_and_no_tls_are_nothing_sent"],
 )

@@ -12,7 +12,7 @@ RULES = "tests/conformance/test_sqlite.py::TestSqlite::"
 break_source(
     "a file that was replaced is written to",
     bug="the number of the file at the path is not compared",
-    file="_engines/sqlite/settings.py",
+    file="_engines/sqlite/database_file.py",
     old="        elif self._identity != here:",
     new="        elif self._identity is here:",
     tests=[f"{FILES}test_a_copy_that_is_put_in_place_is_another_file"],
@@ -28,9 +28,27 @@ break_source(
 )
 
 break_source(
+    "one look at the file is enough",
+    bug="after its first look the store never notices that the file is another one",
+    file="_engines/sqlite/database_file.py",
+    old="looked + LOOK_EVERY",
+    new="looked + 1e9",
+    tests=[f"{FILES}test_a_look_holds_for_a_millisecond_and_not_for_a_new_connection"],
+)
+
+break_source(
+    "a new connection trusts an old look",
+    bug="a connection is opened to another file that was put in place in the last millisecond",
+    file="_engines/sqlite/database_file.py",
+    old="            self._create()\n        else:\n            self._look()",
+    new="            self._create()\n        else:\n            self.check()",
+    tests=[f"{FILES}test_a_look_holds_for_a_millisecond_and_not_for_a_new_connection"],
+)
+
+break_source(
     "a removed file is made again",
     bug="a later connection makes the file that is not there",
-    file="_engines/sqlite/settings.py",
+    file="_engines/sqlite/database_file.py",
     old='            raise self._gone("removed") from error',
     new="            return",
     tests=[f"{FILES}test_no_key_runs_when_the_file_is_another"],
@@ -39,7 +57,7 @@ break_source(
 break_source(
     "a lost file is told at every call",
     bug="the log has the same error again and again",
-    file="_engines/sqlite/settings.py",
+    file="_engines/sqlite/database_file.py",
     old="            self._is_logged = True\n",
     new="            self._is_logged = False\n",
     tests=[f"{FILES}test_no_key_runs_when_the_file_is_another"],
@@ -48,7 +66,7 @@ break_source(
 break_source(
     "others may read new files",
     bug="files are made with the mode that SQLite chooses",
-    file="_engines/sqlite/settings.py",
+    file="_engines/sqlite/database_file.py",
     old="new, 0o600))",
     new="new, 0o644))",
     tests=[f"{FILES}test_new_files_are_their_owners_alone"],
@@ -66,7 +84,7 @@ break_source(
 break_source(
     "the doctor does not see a readable file",
     bug="the group's right to read is not looked at",
-    file="_engines/sqlite/settings.py",
+    file="_engines/sqlite/database_file.py",
     old="& 0o077",
     new="& 0o001",
     tests=[f"{FILES}test_a_file_that_is_there_keeps_its_mode_and_the_doctor_warns"],
@@ -84,7 +102,7 @@ break_source(
 break_source(
     "a payload that is too big is an outage",
     bug="SQLITE_CONSTRAINT is tried again and again",
-    file="_engines/sqlite/settings.py",
+    file="_engines/sqlite/database_file.py",
     old="            sqlite3.IntegrityError,\n",
     new="",
     tests=["tests/stores/test_sqlite_full.py::test_a_constraint_is_a_refusal"],

@@ -18,16 +18,16 @@ _break(
     "sqlite isolation_level None begins",
     "a sqlite3 connection without isolation_level is taken for one that begins by itself",
     "state.py",
-    "return State.COMMITS if connection.isolation_level is None else State.BEGINS",
-    "return State.BEGINS",
+    "return TransactionState.COMMITS if commits else TransactionState.BEGINS",
+    "return TransactionState.BEGINS",
     "sqlite3/isolation_level-None",
 )
 _break(
     "psycopg autocommit begins",
     "the driver's autocommit is not looked at, also below SQLAlchemy",
     "state.py",
-    "return State.COMMITS if connection.autocommit else State.BEGINS",
-    "return State.BEGINS",
+    "return TransactionState.COMMITS if connection.autocommit else TransactionState.BEGINS",
+    "return TransactionState.BEGINS",
     "psycopg/autocommit",
 )
 _break(
@@ -59,24 +59,24 @@ _break(
     "asyncpg is always in a transaction",
     "an asyncpg connection without a transaction is taken",
     "state.py",
-    "return State.OPEN if connection.is_in_transaction() else State.COMMITS",
-    "return State.OPEN",
+    "return TransactionState.OPEN if connection.is_in_transaction() else TransactionState.COMMITS",
+    "return TransactionState.OPEN",
     "asyncpg/nothing-is-said",
 )
 _break(
     "mysql autocommit begins",
     "the server's autocommit flag is taken for its opposite",
     "state.py",
-    "    if not flags & _IN_TRANSACTION:\n        return State.COMMITS",
-    "    if not flags & _IN_TRANSACTION:\n        return State.BEGINS",
+    "    if not flags & _IN_TRANSACTION:\n        return TransactionState.COMMITS",
+    "    if not flags & _IN_TRANSACTION:\n        return TransactionState.BEGINS",
     "pymysql/autocommit",
 )
 _break(
     "a deadlock leaves mysql open",
     "the flags of an older answer are believed after an error that rolled all back",
     "state.py",
-    "return State.OPEN if heard else State.CLAIMED",
-    "return State.OPEN",
+    "return TransactionState.OPEN if heard else TransactionState.CLAIMED",
+    "return TransactionState.OPEN",
     "pymysql/autocommit,-rolled-back-by-a-deadlock",
 )
 _break(
@@ -91,23 +91,23 @@ _break(
     "a silent postgresql driver is open",
     "a driver that does not tell its state is taken for open",
     "state.py",
-    'return State.OPEN if rows[0][0] == "yes" else State.COMMITS',
-    "return State.OPEN",
+    'return TransactionState.OPEN if rows[0][0] == "yes" else TransactionState.COMMITS',
+    "return TransactionState.OPEN",
     f"{_STATE}::test_a_driver_that_does_not_tell_is_asked[psycopg]",
 )
 _break(
     "a silent mysql driver is open",
     "a savepoint that is gone at once does not mean that there is no transaction",
     "state.py",
-    "    except AtomicityBrokenError:\n        return State.COMMITS\n",
-    "    except AtomicityBrokenError:\n        return State.OPEN\n",
+    "    except AtomicityBrokenError:\n        return TransactionState.COMMITS\n",
+    "    except AtomicityBrokenError:\n        return TransactionState.OPEN\n",
     f"{_STATE}::test_a_driver_that_does_not_tell_is_asked[pymysql]",
 )
 _break(
     "nothing is refused",
     "a connection that commits by itself is used all the same",
     "base.py",
-    "if state in (State.COMMITS, State.CLAIMED):",
+    "if state in (TransactionState.COMMITS, TransactionState.CLAIMED):",
     "if state is None:",
     "sqlite3/isolation_level-None",
 )
@@ -115,7 +115,7 @@ _break(
     "an engine that begins is refused",
     "SQLAlchemy's own BEGIN, with the first statement, is not waited for",
     "base.py",
-    "if state is State.COMMITS and self.begins:",
+    "if state is TransactionState.COMMITS and self.begins:",
     "if state is None and self.begins:",
     "sa-connection:sqlite/BEGIN-by-the-engine",
 )
@@ -132,7 +132,7 @@ _break(
     "the driver's state is not looked at: options of the engine and the driver go unnoticed",
     "sqlalchemy.py",
     "return state_of(self.dialect, driver, heard)",
-    "return State.BEGINS",
+    "return TransactionState.BEGINS",
     "sa-session:sqlite/engine-AUTOCOMMIT",
     "sa-connection:sqlite/isolation_level-None",
 )
@@ -156,7 +156,7 @@ _break(
     "any engine begins first",
     "the probe does not ask SQLite whether BEGIN was sent",
     "sqlalchemy.py",
-    'return state_of("sqlite", driver) is State.OPEN',
+    'return state_of("sqlite", driver) is TransactionState.OPEN',
     "return True",
     "sa-connection:sqlite/begin_nested-first",
 )
@@ -197,7 +197,7 @@ _break(
     "the database is not asked whether the block's transaction is still there",
     "django.py",
     "state = super().look(heard)",
-    "state = State.OPEN",
+    "state = TransactionState.OPEN",
     "django:sqlite3/COMMIT-by-hand",
 )
 _break(

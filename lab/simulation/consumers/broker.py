@@ -17,7 +17,7 @@ import msgspec
 from twicesafe._core.commands import Raised, Returned
 from twicesafe._core.consuming.message import Message, Received
 from twicesafe._core.consuming.prefix import Prefix
-from twicesafe._core.consuming.state import Fetched, FetchFailed, Revoked
+from twicesafe._core.consuming.state import FetchFailed, MessagesFetched, Revoked
 from twicesafe.errors import BrokerUnavailableError
 
 from .works import Copy
@@ -131,7 +131,9 @@ class Broker:
         if self._world.say and found:
             names = " ".join(one.copy.position for one in found)
             self._world.say(f"<- {process.name} fetches {names}")
-        process.report(Fetched([Received(self._message(one), one, one.partition) for one in found]))
+        process.report(
+            MessagesFetched([Received(self._message(one), one, one.partition) for one in found])
+        )
 
     def _message(self, receipt: Receipt) -> Message:
         """A log does not count its deliveries."""

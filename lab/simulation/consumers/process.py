@@ -13,7 +13,7 @@ from twicesafe._core.consuming import state as states
 from twicesafe._core.consuming.message import Message
 from twicesafe._core.consuming.prefix import Prefixes
 from twicesafe._core.consuming.recovery import decide, default_recovery
-from twicesafe._core.consuming.state import ConsumerState, Ended, Revoked
+from twicesafe._core.consuming.state import ConsumerState, HandlerEnded, Revoked
 from twicesafe._core.protocol import ClaimRequest
 
 from ..leases.process import SimulatedKeeper
@@ -225,7 +225,7 @@ class Process(Actor):
     def _finished(self, number: int, start: Start, reply: Any) -> None:
         start.ended = True
         self.running.remove(start)
-        self.report(Ended(number, reply))
+        self.report(HandlerEnded(number, reply))
 
     def _acknowledge(self, steps: Steps, command: Any) -> None:
         self._drop(command.receipts)
@@ -289,12 +289,12 @@ class Process(Actor):
 
 
 _ACTS: dict[type, Callable[[Process, Steps, Any], None]] = {
-    states.Fetch: Process._fetch,
+    states.FetchMessages: Process._fetch,
     states.Start: Process._start,
-    states.Collect: Process._collect,
+    states.CollectEvents: Process._collect,
     states.Acknowledge: Process._acknowledge,
     states.GiveBack: Process._give_back,
     states.Extend: Process._extend,
     states.ReleasePartitions: Process._release,
-    states.ParkedLanes: Process._parked_lanes,
+    states.ReadParkedLanes: Process._parked_lanes,
 }

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from twicesafe._core.publisher import NOT_TRIED
-from twicesafe._core.relay_lease import Check, Publish
+from twicesafe._core.relay_lease import CheckBroker, Publish
 from twicesafe.errors import BrokerUnavailableError
 
 from ..plans import Fault
@@ -36,7 +36,11 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, relay: Relay, command: Publish | Check, messages: list[TrackedMessage], sent: float
+        self,
+        relay: Relay,
+        command: Publish | CheckBroker,
+        messages: list[TrackedMessage],
+        sent: float,
     ) -> None:
         self.relay = relay
         self.ticket = command.ticket
@@ -90,7 +94,7 @@ class Broker:
         _MISHAPS[mishap.kind](self, call, mishap.seconds)
         return call
 
-    def check(self, relay: Relay, command: Check) -> Call:
+    def check(self, relay: Relay, command: CheckBroker) -> Call:
         """Is it there?"""
         world = self._world
         call = Call(relay, command, [], world.now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twicesafe._core.outbox_requests import Fetch, Fetched, Held, Hold, Setback, Settle
+from twicesafe._core.outbox_requests import Fetch, Fetched, HeldSlots, Hold, Setback, Settle
 
 from .invariants import broken
 
@@ -119,7 +119,7 @@ class Monitor:
             if type(ask) is Hold:
                 self._giving(relay, ask)
             answer = world.table.perform(ask)
-            if type(answer) is Held:
+            if type(answer) is HeldSlots:
                 self._held(relay, ask, answer)
             elif type(ask) is Fetch:
                 self._fetched(answer)
@@ -146,7 +146,7 @@ class Monitor:
         if given:
             self._world.seen["outcome", "left" if ask.leave else "gave back"] += 1
 
-    def _held(self, relay: Relay, ask: Hold, held: Held) -> None:
+    def _held(self, relay: Relay, ask: Hold, held: HeldSlots) -> None:
         now = self._world.store_now()
         if held.slots != relay.granted:
             lost = {
@@ -255,7 +255,7 @@ def _told(ask: Any) -> str:
 
 
 def _answered(answer: Any) -> str:
-    if type(answer) is Held:
+    if type(answer) is HeldSlots:
         return f"{len(answer.slots)} slots of {answer.share}"
     if isinstance(answer, Fetched):
         rows = " ".join(f"{row.n}{'L' if row.last else ''}" for row in answer.rows)

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from twicesafe import Backoff
 from twicesafe._core import relay_lease, relay_publish
-from twicesafe._core.outbox_requests import Held, Settle
-from twicesafe._core.relay_lease import Check, Collect, Listen, Pause, Publish, RelayState
+from twicesafe._core.outbox_requests import HeldSlots, Settle
+from twicesafe._core.relay_lease import (
+    CheckBroker,
+    Collect,
+    KeeperPause,
+    Listen,
+    Publish,
+    RelayState,
+)
 from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
 
 from ..virtual import Actor
@@ -117,7 +124,7 @@ class Relay(Actor):
                     command = hand.flow.send(reply)
                 if type(command) is Collect and self._landed:
                     reply = self._hand_over()
-                elif type(command) in (Publish, Check) and not self._inline:
+                elif type(command) in (Publish, CheckBroker) and not self._inline:
                     self._publish(command)
                     if not self.alive:
                         return
@@ -128,9 +135,9 @@ class Relay(Actor):
             self._ends(hand)
             return
         hand.waits = type(command)
-        if hand.waits in (Publish, Check):
+        if hand.waits in (Publish, CheckBroker):
             self._publish(command)
-        elif hand.waits in (Collect, Pause):
+        elif hand.waits in (Collect, KeeperPause):
             self._later(hand, hand.turn, command.seconds)
         elif hand.waits is Listen:
             self._ask(hand, "listen", partial(self._sleep, hand, hand.turn, command.seconds))
@@ -151,7 +158,7 @@ class Relay(Actor):
                 broken("stopped means settled", f"{self.name} leaves {sorted(self.unsettled)}")
             if self.flying:
                 broken("stopped means settled", f"{self.name} leaves calls under way")
-            if self._keeper.waits is Pause:
+            if self._keeper.waits is KeeperPause:
                 self._go(self._keeper, None)
             return
         self.ended = True
@@ -160,9 +167,9 @@ class Relay(Actor):
 
     # -- the broker -------------------------------------------------------------------------------
 
-    def _publish(self, command: Publish | Check) -> None:
+    def _publish(self, command: Publish | CheckBroker) -> None:
         broker = self.world.broker
-        if isinstance(command, Check):
+        if isinstance(command, CheckBroker):
             self.flying[command.ticket] = broker.check(self, command)
         else:
             self.flying[command.ticket] = broker.call(self, command)
@@ -172,7 +179,7 @@ class Relay(Actor):
         self._landed.append(call)
         self._answers[call.ticket] = answers
         waits = self._publishing.waits
-        if waits in (Publish, Check):
+        if waits in (Publish, CheckBroker):
             self._go(self._publishing, None)
         elif waits is Collect:
             self._collected()
@@ -235,7 +242,7 @@ class Relay(Actor):
                 self.settlements_lost_in_a_row = 0
                 for n in ask.done:
                     self.unsettled.pop(n, None)
-        elif type(answer) is Held:
+        elif type(answer) is HeldSlots:
             self.promised = sent[1] + 0.9 * LEASE
             if self.misled_since is not None and sent[0] > self.misled_since:
                 self.misled_since = None

@@ -16,7 +16,7 @@ from twicesafe._core.protocol import Claimed, Verdict
 from twicesafe._engines.sql.in_transaction import InTransaction, look
 from twicesafe._runtime.transaction import AsyncTransactionRuntime, TransactionRuntime
 from twicesafe._transactions.base import AsyncTransaction, Dialect, Ends, Style, Transaction
-from twicesafe._transactions.state import State
+from twicesafe._transactions.state import TransactionState
 from twicesafe.errors import StillInProgressError
 from twicesafe.stores._base import Capabilities, Program
 
@@ -121,9 +121,9 @@ class VirtualTransaction(Transaction):
     def driver(self) -> Connection:
         return self._connection
 
-    def look(self, heard: bool = False) -> State:
+    def look(self, heard: bool = False) -> TransactionState:
         """No connection of the lab commits by itself."""
-        return State.OPEN
+        return TransactionState.OPEN
 
     def execute(self, statement: Any) -> Any:
         return _perform(self._connection, statement)
@@ -143,8 +143,8 @@ class AsyncVirtualTransaction(AsyncTransaction):
     def driver(self) -> Connection:
         return self._connection
 
-    def look(self, heard: bool = False) -> State:
-        return State.OPEN
+    def look(self, heard: bool = False) -> TransactionState:
+        return TransactionState.OPEN
 
     async def execute(self, statement: Any) -> Any:
         return _perform(self._connection, statement)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
-from .scenarios import Plan, Result
+from .scenarios import BenchPlan, BenchResult
 
 __all__ = ["as_data", "as_html", "duration", "rate", "round_trips"]
 
@@ -30,17 +30,19 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
 
 
-def rate(result: Result) -> str:
+def rate(result: BenchResult) -> str:
     return f"{result.throughput:,.0f}/s"
 
 
-def round_trips(result: Result) -> str:
+def round_trips(result: BenchResult) -> str:
     if result.round_trips is None:
         return "–"
     return f"{result.round_trips:.2f}".rstrip("0").rstrip(".")
 
 
-def as_data(url: str, plan: Plan, results: Sequence[Result], version: str) -> dict[str, Any]:
+def as_data(
+    url: str, plan: BenchPlan, results: Sequence[BenchResult], version: str
+) -> dict[str, Any]:
     """What ``--json`` prints."""
     return {
         "store": url,
@@ -66,7 +68,7 @@ def as_data(url: str, plan: Plan, results: Sequence[Result], version: str) -> di
     }
 
 
-def as_html(url: str, plan: Plan, results: Sequence[Result], version: str) -> str:
+def as_html(url: str, plan: BenchPlan, results: Sequence[BenchResult], version: str) -> str:
     rows = "".join(
         f"<tr><td>{escape(each.scenario.title)}</td><td>{rate(each)}</td>"
         f"<td>{duration(each.p50)}</td><td>{duration(each.p99)}</td><td>{round_trips(each)}</td></tr>\n"
@@ -90,7 +92,7 @@ per call or batch; calls in the same batch share them.</p>
 """
 
 
-def _chart(results: Sequence[Result]) -> str:
+def _chart(results: Sequence[BenchResult]) -> str:
     shown = [each for each in results if each.scenario.name != "herd"]
     most = max((each.throughput for each in shown), default=1.0)
     bars = "".join(_bar(number, each, most) for number, each in enumerate(shown))
@@ -101,7 +103,7 @@ def _chart(results: Sequence[Result]) -> str:
     )
 
 
-def _bar(number: int, result: Result, most: float) -> str:
+def _bar(number: int, result: BenchResult, most: float) -> str:
     top, room = number * ROW, WIDTH - LABEL - 110
     width = max(1.0, room * result.throughput / most)
     middle = top + BAR - 2

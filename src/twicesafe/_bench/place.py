@@ -152,32 +152,32 @@ def _unlink(url: str, name: str) -> None:
 
 
 def _delete_table(url: str) -> None:
-    from .._engines.dynamodb.items import Call
+    from .._engines.dynamodb.items import BotoCall
 
     store: Any = open_store(url)
     try:
-        store._execute(Call("delete_table", {}))
+        store._execute(BotoCall("delete_table", {}))
     finally:
         store.close()
 
 
 def _drop_collection(url: str) -> None:
-    from .._engines.mongodb.documents import Call
+    from .._engines.mongodb.documents import DriverCall
 
     store: Any = open_store(url)
     try:
-        store._execute(Call("drop"))
+        store._execute(DriverCall("drop"))
     finally:
         store.close()
 
 
 def _delete_range(url: str, name: str) -> None:
     from .._engines.etcd.messages import message
-    from .._engines.etcd.routing import Call
+    from .._engines.etcd.routing import EtcdCall
 
     def remove() -> Program[None]:
         ends = {"key": f"{name}/".encode(), "range_end": f"{name}0".encode()}
-        yield Call("DeleteRange", message("DeleteRangeRequest")(**ends))
+        yield EtcdCall("DeleteRange", message("DeleteRangeRequest")(**ends))
 
     store: Any = open_store(url)
     try:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .. import AsyncReceiver, Receiver
-from .timing import Seen, counting, with_tasks, with_threads
+from .timing import MeasuredTimes, counting, with_tasks, with_threads
 
-__all__ = ["SCENARIOS", "Plan", "Result", "Scenario", "run"]
+__all__ = ["SCENARIOS", "BenchPlan", "BenchResult", "Scenario", "run"]
 
 SCENARIOS: Final = ("first", "duplicate", "batch", "herd")
 MODES: Final = ("sync", "async")
@@ -28,7 +28,7 @@ RESULT: Final = {"status": "captured", "amount": 129_900, "note": "thank you" * 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     seconds: float = 1.0
     callers: tuple[int, ...] = (1, 50)
     batches: tuple[int, ...] = (100,)
@@ -67,7 +67,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchResult:
     scenario: Scenario
     messages: int
     seconds: float
@@ -84,7 +84,7 @@ class Result:
 Watch = Callable[[Scenario, int, int], None]
 
 
-def run(url: str, plan: Plan, watch: Watch) -> Iterator[Result]:
+def run(url: str, plan: BenchPlan, watch: Watch) -> Iterator[BenchResult]:
     """Yields each scenario's result as it ends; calls `watch` before each scenario."""
     steps = plan.all_steps()
     keys = (f"bench-{number}" for number in itertools.count())
@@ -104,9 +104,9 @@ def run(url: str, plan: Plan, watch: Watch) -> Iterator[Result]:
             loop.run(async_receiver.close())
 
 
-def _summed_up(step: Scenario, seen: Seen, round_trips: float | None) -> Result:
+def _summed_up(step: Scenario, seen: MeasuredTimes, round_trips: float | None) -> BenchResult:
     messages = len(seen.calls) * (step.batch or 1)
-    return Result(step, messages, seen.seconds, seen.at(0.50), seen.at(0.99), round_trips)
+    return BenchResult(step, messages, seen.seconds, seen.at(0.50), seen.at(0.99), round_trips)
 
 
 def handle(_: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ async def handle_slowly_async(_: str) -> dict[str, Any]:
 
 def _run_blocking(
     receiver: Receiver, step: Scenario, seconds: float, keys: Iterator[str]
-) -> tuple[Seen, float | None]:
+) -> tuple[MeasuredTimes, float | None]:
     next_key = _locked(keys)
     if step.name == "herd":
         return _herds(receiver, step, seconds, next_key), None
@@ -155,8 +155,10 @@ def _run_blocking(
     return with_threads(step.callers, seconds, work), _per_call(sent, counted)
 
 
-def _herds(receiver: Receiver, step: Scenario, seconds: float, next_key: Callable[[], str]) -> Seen:
-    whole, until = Seen(), time.perf_counter() + seconds
+def _herds(
+    receiver: Receiver, step: Scenario, seconds: float, next_key: Callable[[], str]
+) -> MeasuredTimes:
+    whole, until = MeasuredTimes(), time.perf_counter() + seconds
     while not whole.calls or time.perf_counter() < until:
         key = next_key()
         seen = with_threads(
@@ -169,7 +171,7 @@ def _herds(receiver: Receiver, step: Scenario, seconds: float, next_key: Callabl
 
 async def _run_async(
     receiver: AsyncReceiver, step: Scenario, seconds: float, keys: Iterator[str]
-) -> tuple[Seen, float | None]:
+) -> tuple[MeasuredTimes, float | None]:
     if step.name == "herd":
         return await _async_herds(receiver, step, seconds, keys), None
 
@@ -196,8 +198,8 @@ async def _run_async(
 
 async def _async_herds(
     receiver: AsyncReceiver, step: Scenario, seconds: float, keys: Iterator[str]
-) -> Seen:
-    whole, until = Seen(), time.perf_counter() + seconds
+) -> MeasuredTimes:
+    whole, until = MeasuredTimes(), time.perf_counter() + seconds
     while not whole.calls or time.perf_counter() < until:
         key = next(keys)
         seen = await with_tasks(
@@ -213,7 +215,7 @@ def _settled(step: Scenario, next_key: Callable[[], str]) -> list[str]:
     return [next_key() for _ in range(wanted)]
 
 
-def _per_call(sent: list[int] | None, counted: Seen) -> float | None:
+def _per_call(sent: list[int] | None, counted: MeasuredTimes) -> float | None:
     return None if sent is None else sent[0] / len(counted.calls)
 
 

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Clock", "Seen", "counting", "with_tasks", "with_threads"]
+__all__ = ["Clock", "MeasuredTimes", "counting", "with_tasks", "with_threads"]
 
 
 @dataclass
-class Seen:
+class MeasuredTimes:
     """Measured times: of each call, and of the whole run, in seconds."""
 
     calls: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Clock:
         self._stopped = True
 
 
-def with_threads(callers: int, seconds: float, work: Callable[[int, int], Any]) -> Seen:
+def with_threads(callers: int, seconds: float, work: Callable[[int, int], Any]) -> MeasuredTimes:
     """Each thread repeats `work(caller, turn)` until the time is over, at least once."""
     clock, gate = Clock(seconds), threading.Barrier(callers)
 
@@ -59,7 +59,7 @@ def with_threads(callers: int, seconds: float, work: Callable[[int, int], Any]) 
 
     if callers == 1:
         began = time.perf_counter()
-        return Seen(call_on(0), time.perf_counter() - began)
+        return MeasuredTimes(call_on(0), time.perf_counter() - began)
     with ThreadPoolExecutor(callers) as pool:
         began = time.perf_counter()
         try:
@@ -68,12 +68,12 @@ def with_threads(callers: int, seconds: float, work: Callable[[int, int], Any]) 
         finally:  # after an interrupt or a failure, the other threads stop too
             clock.stop()
             gate.abort()
-    return Seen(calls, time.perf_counter() - began)
+    return MeasuredTimes(calls, time.perf_counter() - began)
 
 
 async def with_tasks(
     callers: int, seconds: float, work: Callable[[int, int], Awaitable[Any]]
-) -> Seen:
+) -> MeasuredTimes:
     clock = Clock(seconds)
 
     async def call_on(caller: int) -> list[float]:
@@ -86,10 +86,10 @@ async def with_tasks(
 
     began = time.perf_counter()
     if callers == 1:
-        return Seen(await call_on(0), time.perf_counter() - began)
+        return MeasuredTimes(await call_on(0), time.perf_counter() - began)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(call_on(caller)) for caller in range(callers)]
-    return Seen([e for task in tasks for e in task.result()], time.perf_counter() - began)
+    return MeasuredTimes([e for task in tasks for e in task.result()], time.perf_counter() - began)
 
 
 @contextmanager

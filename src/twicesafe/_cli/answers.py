@@ -11,7 +11,7 @@ import msgspec
 from .._core.http.stored import RESPONSE_CODEC
 from ..errors import NotStorableError
 from ..http import StoredResponse
-from .exits import USAGE, Ended
+from .exits import USAGE, CommandEnded
 
 __all__ = ["answer_of", "response_of"]
 
@@ -20,29 +20,29 @@ def response_of(
     status: int, headers: list[str], text: str | None, path: Path | None
 ) -> StoredResponse:
     if text is not None and path is not None:
-        raise Ended("give one body: either --body TEXT or --body-file PATH", USAGE)
+        raise CommandEnded("give one body: either --body TEXT or --body-file PATH", USAGE)
     lines = []
     for line in headers:
         name, colon, value = line.partition(":")
         if not colon or not line.isascii():
-            raise Ended(f"--header {line!r} is not a header: write 'Name: value'", USAGE)
+            raise CommandEnded(f"--header {line!r} is not a header: write 'Name: value'", USAGE)
         lines.append((name.strip().lower().encode(), value.strip().encode()))
     data = _read_bytes(text, path) if text is not None or path is not None else b""
     made = StoredResponse(status, tuple(lines), data)
     try:
         RESPONSE_CODEC.encode(made)
     except NotStorableError as error:
-        raise Ended(str(error), USAGE) from error
+        raise CommandEnded(str(error), USAGE) from error
     return made
 
 
 def answer_of(text: str | None, path: Path | None) -> Any:
     if (text is None) == (path is None):
-        raise Ended("give one answer: either --value JSON or --value-file PATH", USAGE)
+        raise CommandEnded("give one answer: either --value JSON or --value-file PATH", USAGE)
     try:
         return msgspec.json.decode(_read_bytes(text, path))
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise Ended(
+        raise CommandEnded(
             f"the answer is not JSON ({error}); text needs quotes: '\"paid\"'", USAGE
         ) from error
 
@@ -52,8 +52,8 @@ def _read_bytes(text: str | None, path: Path | None) -> bytes:
         return text.encode()
     assert path is not None
     if str(path) == "-" and sys.stdin is None:
-        raise Ended("cannot read -: stdin is closed", USAGE)
+        raise CommandEnded("cannot read -: stdin is closed", USAGE)
     try:
         return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
-        raise Ended(f"cannot read {path}: {error.strerror}", USAGE) from error
+        raise CommandEnded(f"cannot read {path}: {error.strerror}", USAGE) from error

@@ -17,7 +17,7 @@ from rich.text import Text
 from .. import __version__
 from .._bench.page import as_data, as_html, duration, rate, round_trips
 from .._bench.place import own_place
-from .._bench.scenarios import SCENARIOS, Plan, Result, Scenario, run
+from .._bench.scenarios import SCENARIOS, BenchPlan, BenchResult, Scenario, run
 from ..errors import UsageError
 from ..stores._urls import mask
 from .options import JsonOption
@@ -90,7 +90,7 @@ def bench(
     Example: [cyan]twicesafe bench --store postgresql:///shop --html bench.html[/]
     """
     screen = Screen(json)
-    plan = Plan(seconds, tuple(callers or (1, 50)), tuple(batch or (100,)), _chosen(scenarios))
+    plan = BenchPlan(seconds, tuple(callers or (1, 50)), tuple(batch or (100,)), _chosen(scenarios))
     if html is not None:
         _check_writable(html)
     with _ended_by_signals(), own_place(store) as place, _progress(screen, plan) as watch:
@@ -143,7 +143,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress(screen: Screen, plan: Plan) -> Iterator[Any]:
+def _progress(screen: Screen, plan: BenchPlan) -> Iterator[Any]:
     columns = (TextColumn("{task.description:<44}"), BarColumn(18), MofNCompleteColumn())
     silent = not screen.err.is_terminal
     with Progress(*columns, console=screen.err, transient=True, disable=silent) as progress:
@@ -155,7 +155,7 @@ def _progress(screen: Screen, plan: Plan) -> Iterator[Any]:
         yield watch
 
 
-def _show(screen: Screen, results: Sequence[Result]) -> None:
+def _show(screen: Screen, results: Sequence[BenchResult]) -> None:
     made = table("scenario", "messages", "", "p50", "p99", "round trips")
     for column in made.columns:
         column.no_wrap = True

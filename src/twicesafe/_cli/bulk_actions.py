@@ -1,4 +1,4 @@
-"""Acts on all keys that match: counted and confirmed first, at a limited rate, with what happened to each.
+"""Actions on all keys that match: counted and confirmed first, at a limited rate, with what happened to each.
 
 The keys are listed first. What happens to each is decided by `act_on_listed`, as in the dashboard.
 """
@@ -21,7 +21,7 @@ from .._core.commands import Flow
 from .._core.searching import Conditions
 from .._values.quantities import per_second
 from ..errors import StoreUnavailableError
-from .exits import NO, USAGE, Ended, in_cli_words
+from .exits import NO, USAGE, CommandEnded, in_cli_words
 from .options import flag, quantity
 from .output import Screen, counted, shortened, state_text, table, visible
 from .progress import progress_bar
@@ -73,7 +73,7 @@ def is_bulk(key: str | None, digits: str | None, conditions: Conditions) -> bool
     if key is None and digits is None:
         return bool(conditions)
     if others:
-        raise Ended("give one key, or conditions for many keys, not both", USAGE)
+        raise CommandEnded("give one key, or conditions for many keys, not both", USAGE)
     return False
 
 
@@ -201,6 +201,8 @@ def _confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Ended("many keys would be changed: add --yes, or --dry-run to only count them", USAGE)
+        raise CommandEnded(
+            "many keys would be changed: add --yes, or --dry-run to only count them", USAGE
+        )
     if not typer.confirm(question, err=True):
-        raise Ended("nothing was changed", NO, "Declined")
+        raise CommandEnded("nothing was changed", NO, "Declined")

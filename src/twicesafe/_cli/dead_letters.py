@@ -16,7 +16,7 @@ from ..consumers import DeadLetters, Letter
 from ..consumers._letters import Which
 from ..errors import UsageError
 from ..stores._urls import mask
-from .exits import NO, Ended
+from .exits import NO, CommandEnded
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, YesOption, flag
 from .output import Screen, counted, shortened, table, visible
 from .settings import existing, opened
@@ -92,7 +92,7 @@ def show(
     screen = Screen(json)
     found = [one for one in _look(source, limit) if one.id == id]
     if not found:
-        raise Ended(f"there is no dead letter {visible(id)!r} among the first {limit:,}")
+        raise CommandEnded(f"there is no dead letter {visible(id)!r} among the first {limit:,}")
     if json:
         screen.data({"letters": [_data(one, body=True) for one in found]})
         return
@@ -194,11 +194,11 @@ def _which(ids: list[str] | None, everything: bool, reason: str | None, topic: s
 
 def _confirm(question: str, chosen: list[Letter], yes: bool) -> None:
     if not chosen:
-        raise Ended("no dead letter matches; nothing was changed")
+        raise CommandEnded("no dead letter matches; nothing was changed")
     if yes or sys.stdin is None or not sys.stdin.isatty():
         return
     if not typer.confirm(question, err=True):
-        raise Ended("nothing was changed", NO, "Declined")
+        raise CommandEnded("nothing was changed", NO, "Declined")
 
 
 def _data(letter: Letter, body: bool = False) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Annotated, Final
 
 import typer
 
-from .._demo.plan import Plan
+from .._demo.plan import DemoPlan
 from .._demo.report import Progressing, as_data, render
 from .._demo.show import Show, play
 from .._demo.storm import StormError
-from .exits import NO, Ended
+from .exits import NO, CommandEnded
 from .options import JsonOption
 from .output import Screen
 
@@ -66,12 +66,12 @@ def demo(
     Exit status 1 if a guarantee was broken. Example: [cyan]twicesafe demo --seed 7 --workers 8[/]
     """
     screen = Screen(json)
-    plan = Plan.draw(random.randrange(2**32) if seed is None else seed, payments, kill_every)
+    plan = DemoPlan.draw(random.randrange(2**32) if seed is None else seed, payments, kill_every)
     try:
         with Progressing(screen.err) as watch:
             show = play(plan, workers=workers, store=store, watch=watch)
     except StormError as error:
-        raise Ended(str(error), NO, "StormError") from error
+        raise CommandEnded(str(error), NO, "StormError") from error
     if json:
         screen.data(as_data(show))
     else:

@@ -13,7 +13,7 @@ import typer
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, UsageError
 from .output import Screen, visible
 
-__all__ = ["DONE", "NO", "UNAVAILABLE", "USAGE", "Ended", "in_cli_words", "report_error"]
+__all__ = ["DONE", "NO", "UNAVAILABLE", "USAGE", "CommandEnded", "in_cli_words", "report_error"]
 
 DONE: Final = 0
 NO: Final = 1
@@ -24,7 +24,7 @@ UNAVAILABLE: Final = 3
 ParserError: Any = typer.BadParameter.__mro__[2]
 
 
-class Ended(Exception):  # noqa: N818 - not always an error
+class CommandEnded(Exception):  # noqa: N818 - not always an error
     """Ends the command with a message and an exit status."""
 
     def __init__(self, message: str, status: int = NO, kind: str = "") -> None:
@@ -51,7 +51,7 @@ def in_cli_words(message: str) -> str:
 def report_error(screen: Screen, error: BaseException) -> int | None:
     """Print the error and return the exit status; None for an unexpected error (a bug)."""
     retryable, hint = False, ""
-    if isinstance(error, Ended):
+    if isinstance(error, CommandEnded):
         status, kind, message = error.status, error.kind, str(error)
     elif isinstance(error, TwicesafeError):
         status, kind = _status(error), type(error).__name__

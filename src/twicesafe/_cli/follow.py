@@ -10,7 +10,7 @@ from rich.text import Text
 from ..errors import StoreUnavailableError
 from ..regions import Copied, Follower
 from ..stores._urls import is_missing, mask
-from .exits import NO, UNAVAILABLE, Ended, report_error
+from .exits import NO, UNAVAILABLE, CommandEnded, report_error
 from .options import JsonOption, duration, flag
 from .output import Screen, counted
 from .progress import status_line
@@ -43,8 +43,7 @@ def follow(
             "--every",
             metavar="DURATION",
             parser=duration(0.01),
-            help="Pause between two passes. Default: 1s.",
-            show_default=False,
+            help="Pause between two passes, like 5s.",
         ),
     ] = 1.0,
     overlap: Annotated[
@@ -53,8 +52,7 @@ def follow(
             "--overlap",
             metavar="DURATION",
             parser=duration(0),
-            help="How much of the last pass to read again, for clocks that differ. Default: 60s.",
-            show_default=False,
+            help="How much of the last pass to read again, like 90s, for clocks that differ.",
         ),
     ] = 60.0,
     json: JsonOption = False,
@@ -68,7 +66,7 @@ def follow(
     """
     screen = Screen(json)
     if is_missing(source):
-        raise Ended(f"there is no store at {mask(source)}: check --from", UNAVAILABLE)
+        raise CommandEnded(f"there is no store at {mask(source)}: check --from", UNAVAILABLE)
     report = Copied()
 
     def said() -> str:
@@ -98,7 +96,7 @@ def follow(
     good = not report.failed_count
     screen.say(Text("✓", "green") if good else Text("!", "yellow"), said())
     if not good:
-        raise Ended(
+        raise CommandEnded(
             f"{mask(target)} refused {counted(report.failed_count, 'record')} ({', '.join(report.failed[:3])}…): "
             "look at them with twicesafe keys show --id",
             NO,

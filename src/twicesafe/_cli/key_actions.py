@@ -28,7 +28,7 @@ from .bulk_actions import (
     act_on_all,
     is_bulk,
 )
-from .exits import NO, USAGE, Ended, in_cli_words
+from .exits import NO, USAGE, CommandEnded, in_cli_words
 from .options import (
     ByOption,
     ConfigOption,
@@ -43,7 +43,7 @@ from .options import (
     flag,
 )
 from .output import STATES, Screen, record_data, shortened
-from .record_lookup import Found, find
+from .record_lookup import FoundRecord, find
 from .search_options import (
     CauseOption,
     ErrorOption,
@@ -54,7 +54,7 @@ from .search_options import (
     ValueOption,
     conditions_of,
 )
-from .settings import Settings, opened, settle
+from .settings import CliSettings, opened, settle
 
 __all__ = [
     "act",
@@ -118,7 +118,7 @@ def release_key(
         found = find(receiver, key, scope, id_)
         record, target = found.record, target_of(found, "released")
         if record.state is State.COMPLETED and not force:
-            raise Ended(
+            raise CommandEnded(
                 "this key is completed and has a recorded answer; to run the work again anyway, "
                 "add --force",
                 kind="Refused",
@@ -223,12 +223,14 @@ def resolve_key(
     answer: Any
     if status is not None:
         if value is not None or value_file is not None:
-            raise Ended("--status records an HTTP response: use --body instead of --value", USAGE)
+            raise CommandEnded(
+                "--status records an HTTP response: use --body instead of --value", USAGE
+            )
         answer = response_of(status, header or [], body, body_file)
         settings = replace(settings, policy=settings.policy.replace(codec=RESPONSE_CODEC))
     else:
         if header or body is not None or body_file is not None:
-            raise Ended("--header and --body need a --status, like 201", USAGE)
+            raise CommandEnded("--header and --body need a --status, like 201", USAGE)
         answer = answer_of(value, value_file)
     which = conditions_of(state, scope, None, error, since, older_than, stuck, cause)
     with opened(settings) as receiver:
@@ -313,7 +315,7 @@ def forget_key(
         report(screen, receiver, found, "forgotten; a late repeat does not run")
 
 
-def _kept_for(retention: float | None, settings: Settings) -> Settings:
+def _kept_for(retention: float | None, settings: CliSettings) -> CliSettings:
     if retention is None:
         return settings
     return replace(settings, policy=settings.policy.replace(retention=retention))
@@ -330,7 +332,7 @@ def need(by: str, why: str) -> None:
     """Who and why, for the audit trail."""
     for name, text in (("--by", by), ("--why", why)):
         if not text.strip():
-            raise Ended(f"{name} is empty: the audit trail needs a value", USAGE)
+            raise CommandEnded(f"{name} is empty: the audit trail needs a value", USAGE)
 
 
 def _key(record: Record) -> Key:
@@ -338,10 +340,10 @@ def _key(record: Record) -> Key:
     return record.key
 
 
-def target_of(found: Found, done: str) -> Key:
+def target_of(found: FoundRecord, done: str) -> Key:
     """The key to change; a forgotten one has none."""
     if found.key is None:
-        raise Ended(f"this key was forgotten and cannot be {done}", kind="Refused")
+        raise CommandEnded(f"this key was forgotten and cannot be {done}", kind="Refused")
     return found.key
 
 
@@ -358,7 +360,7 @@ def ask(screen: Screen, record: Record, question: str, yes: bool) -> None:
         )
     )
     if not typer.confirm(question, err=True):
-        raise Ended("nothing was changed", NO, "Declined")
+        raise CommandEnded("nothing was changed", NO, "Declined")
 
 
 def act(change: Callable[[], None]) -> None:
@@ -366,10 +368,10 @@ def act(change: Callable[[], None]) -> None:
     try:
         change()
     except UsageError as error:
-        raise Ended(in_cli_words(str(error)), NO, "Refused") from error
+        raise CommandEnded(in_cli_words(str(error)), NO, "Refused") from error
 
 
-def report(screen: Screen, receiver: Receiver, found: Found, words: str) -> None:
+def report(screen: Screen, receiver: Receiver, found: FoundRecord, words: str) -> None:
     """The record after the change."""
     now = None if found.key is None else receiver.record(found.key)
     _print_result(screen, now or found.record, words)

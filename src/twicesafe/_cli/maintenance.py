@@ -19,7 +19,7 @@ from .exits import NO, report_error
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import Screen, table, visible
 from .progress import progress_bar
-from .settings import Settings, existing, opened, settle, settled
+from .settings import CliSettings, existing, opened, settle, settled
 from .stopping import interruptible
 
 __all__ = ["doctor", "migrate", "sweep"]
@@ -177,7 +177,9 @@ def migrate(
         else:
             screen.out.print(Text(script), end="", soft_wrap=True)
         return
-    with opened(Settings(_migrating(settings.url), settings.source, settings.policy)) as receiver:
+    with opened(
+        CliSettings(_migrating(settings.url), settings.source, settings.policy)
+    ) as receiver:
         opening = receiver.store
         if outbox and not opening.capabilities.outbox:
             raise UsageError(f"{opening.url} does not support an outbox: leave --outbox out")

@@ -22,7 +22,7 @@ from ..errors import ConfigurationError, UsageError
 from ..outbox import Outbox, OutboxRelay
 from ..planning._charts import spoken_duration
 from ..stores._urls import mask
-from .exits import NO, Ended
+from .exits import NO, CommandEnded
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration, flag
 from .output import Screen, ago, counted, shortened, table, visible
 from .settings import existing, settled
@@ -267,7 +267,7 @@ def _resume(
             try:
                 (outbox.skip if skipping else outbox.retry)(lane, by=by, why=why)
             except UsageError as error:
-                raise Ended(str(error), NO, "Refused") from error
+                raise CommandEnded(str(error), NO, "Refused") from error
             done.append(lane)
     if json:
         screen.data({"lanes": done})

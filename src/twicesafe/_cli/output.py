@@ -1,6 +1,7 @@
 """Output for people and for programs: tables and JSON, in the words of `_edges.readable`.
 
-Keys come from senders, so they never reach a terminal raw: see `visible`. Text styles appear on a terminal only, and never when NO_COLOR is set.
+Keys come from senders, so they never reach a terminal raw: see `visible`. Text styles appear on a terminal
+only, and never when NO_COLOR is set.
 """
 
 from __future__ import annotations

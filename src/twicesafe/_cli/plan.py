@@ -14,7 +14,7 @@ from ..errors import ConfigurationError
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag, quantity
 from .output import Screen, visible
 from .plan_report import measured_data, print_plan
-from .settings import Settings, existing, opened, settle
+from .settings import CliSettings, existing, opened, settle
 
 __all__ = ["plan"]
 
@@ -228,7 +228,7 @@ def plan(
 # --- from options to values ------------------------------------------------------------------
 
 
-def _measured(settings: Settings, sample: int) -> planning.Measured:
+def _measured(settings: CliSettings, sample: int) -> planning.Measured:
     with opened(settings) as receiver:
         return planning.measure(receiver, sample)
 
@@ -251,7 +251,9 @@ def _sizes(result: float | None, measured: planning.Measured | None) -> dict[str
     return found if result is None else {**found, "result": result}
 
 
-def _window(given: float | None, measured: planning.Measured | None, settings: Settings) -> float:
+def _window(
+    given: float | None, measured: planning.Measured | None, settings: CliSettings
+) -> float:
     if given is not None:
         return given
     if measured is not None and measured.retention is not None:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from .. import Key, Receiver, Record
-from .exits import USAGE, Ended
+from .exits import USAGE, CommandEnded
 from .output import BETWEEN, visible
 
-__all__ = ["Found", "find", "located"]
+__all__ = ["FoundRecord", "find", "located"]
 
 LEAST_DIGITS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecord:
     record: Record
     key: Key | None
     """None: the record was found by its id, but its key was forgotten, so the text is erased."""
@@ -25,22 +25,22 @@ class Found:
 
 def find(
     receiver: Receiver, value: str | None, scope: Sequence[str] | None, digits: str | None
-) -> Found:
-    """The one matching record. Raises `Ended`, which says what to type instead."""
+) -> FoundRecord:
+    """The one matching record. Raises `CommandEnded`, which says what to type instead."""
     _check(value, scope, digits)
     if digits is not None:
         there = _by_digits(receiver, digits.lower())
-        return Found(there, there.key)
+        return FoundRecord(there, there.key)
     assert value is not None
     key = Key(value, scope or (), absolute=True)
     record = receiver.record(key)
     if record is None:
         within = f" in scope {BETWEEN.join(map(visible, scope))}" if scope else " without a scope"
-        raise Ended(
+        raise CommandEnded(
             f"there is no record of this key{within}; the scope is part of the key: "
             "`twicesafe keys list` shows the scope of each key"
         )
-    return Found(record, key)
+    return FoundRecord(record, key)
 
 
 def located(
@@ -56,13 +56,13 @@ def located(
 
 def _check(value: str | None, scope: Sequence[str] | None, digits: str | None) -> None:
     if (value is None) == (digits is None):
-        raise Ended("give one key: either KEY with its --scope parts, or --id HEX", USAGE)
+        raise CommandEnded("give one key: either KEY with its --scope parts, or --id HEX", USAGE)
     if digits is not None and scope:
-        raise Ended("--id already includes the scope: leave --scope out", USAGE)
+        raise CommandEnded("--id already includes the scope: leave --scope out", USAGE)
     if digits is not None and (
         len(digits) < LEAST_DIGITS or not set(digits) <= set(string.hexdigits)
     ):
-        raise Ended(
+        raise CommandEnded(
             f"--id takes {LEAST_DIGITS} or more hex digits, as shown in errors and logs", USAGE
         )
 
@@ -70,7 +70,7 @@ def _check(value: str | None, scope: Sequence[str] | None, digits: str | None) -
 def _by_digits(receiver: Receiver, digits: str) -> Record:
     found, _ = receiver.records_page(id=digits, limit=2)
     if not found:
-        raise Ended(f"there is no record whose id starts with {digits}")
+        raise CommandEnded(f"there is no record whose id starts with {digits}")
     if len(found) > 1:
-        raise Ended(f"several ids start with {digits}: give more digits", USAGE)
+        raise CommandEnded(f"several ids start with {digits}: give more digits", USAGE)
     return found[0]

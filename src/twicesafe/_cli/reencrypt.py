@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from ..errors import UsageError
-from .exits import NO, USAGE, Ended
+from .exits import NO, USAGE, CommandEnded
 from .options import ConfigOption, JsonOption, StoreOption
 from .output import Screen, counted
 from .settings import existing, opened
@@ -50,7 +50,7 @@ def reencrypt_keys(
         try:
             report = receiver.reencrypt(limit=limit, after=after)
         except UsageError as error:
-            raise Ended(
+            raise CommandEnded(
                 f"{error}; in twicesafe.toml: [policy] encryption = 'file:/path'", USAGE
             ) from error
     if json:
@@ -72,7 +72,7 @@ def reencrypt_keys(
             screen.say(Text(f"more records follow: add --after {report.after}", "dim"))
     if report.unreadable:
         named = ", ".join(report.unreadable[:SHOWN])
-        raise Ended(
+        raise CommandEnded(
             f"{counted(len(report.unreadable), 'answer')} did not decrypt and stayed as they were ({named}…): "
             "is their key in the key ring?",
             NO,

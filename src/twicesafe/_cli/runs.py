@@ -1,6 +1,6 @@
 """``twicesafe keys signal``, ``skip`` and ``restart``: operator commands for durable runs.
 
-Like the commands of `acts`, each writes who and why to the audit trail, and asks on a terminal.
+Like the commands of `key_actions`, each writes who and why to the audit trail, and asks on a terminal.
 A run continues by ``keys release``.
 """
 
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from .answers import answer_of
-from .exits import NO, Ended
+from .exits import NO, CommandEnded
 from .key_actions import act, ask, need, report, target_of
 from .options import (
     ByOption,
@@ -77,7 +77,7 @@ def signal_run(
         target = target_of(found, "signalled")
         ask(screen, found.record, f"send this value as {name!r}? It cannot be changed", yes)
         if not receiver.signal(target, name, sent, by=by, why=why):
-            raise Ended(
+            raise CommandEnded(
                 f"nothing was sent: the run is over, or {shortened(name, 40)} has a value, which stays",
                 NO,
                 "Refused",

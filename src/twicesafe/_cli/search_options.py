@@ -1,4 +1,4 @@
-"""The options that choose records, the same for ``keys list`` and for acts on all that match."""
+"""The options that choose records, the same for ``keys list`` and for actions on all that match."""
 
 from __future__ import annotations
 

@@ -32,20 +32,20 @@ from typing import Any
 from .. import Policy, Receiver
 from ..configuration import Configuration, resolve
 from ..stores._urls import is_missing, mask
-from .exits import UNAVAILABLE, Ended
+from .exits import UNAVAILABLE, CommandEnded
 
-__all__ = ["Settings", "existing", "expect_store", "opened", "settle", "settled"]
+__all__ = ["CliSettings", "existing", "expect_store", "opened", "settle", "settled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CliSettings:
     url: str
     source: str
     """Where the URL came from: ``--store``, the variable, the file or ``default``."""
     policy: Policy
 
 
-def settle(store: str | None, config: Path | None) -> Settings:
+def settle(store: str | None, config: Path | None) -> CliSettings:
     """The settings of one command. `ConfigurationError` names the wrong field and the fix."""
     return settled((), store, config)[0]
 
@@ -55,7 +55,7 @@ def settled(
     store: str | None,
     config: Path | None,
     given: Mapping[str, Mapping[str, Any]] | None = None,
-) -> tuple[Settings, Configuration]:
+) -> tuple[CliSettings, Configuration]:
     """The same for a command that has its own sections; ``given``: what the command line says."""
     found = resolve(
         "store",
@@ -65,18 +65,18 @@ def settled(
         given={**(given or {}), "store": {"url": store}},
     )
     url, origin = found.section("store").url, found.origin("store", "url")
-    return Settings(url, origin.place, found.section("policy")), found
+    return CliSettings(url, origin.place, found.section("policy")), found
 
 
-def existing(store: str | None, config: Path | None) -> Settings:
+def existing(store: str | None, config: Path | None) -> CliSettings:
     """The settings of a command that only reads: it never creates a missing store."""
     return expect_store(settle(store, config))
 
 
-def expect_store(settings: Settings) -> Settings:
+def expect_store(settings: CliSettings) -> CliSettings:
     """These settings, if there is a store."""
     if is_missing(settings.url):
-        raise Ended(
+        raise CommandEnded(
             f"there is no store at {mask(settings.url)} (from {settings.source}); check the path, or "
             "create it with `twicesafe migrate`",
             UNAVAILABLE,
@@ -85,6 +85,6 @@ def expect_store(settings: Settings) -> Settings:
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[Receiver]:
+def opened(settings: CliSettings) -> Iterator[Receiver]:
     with Receiver.open(settings.url, policy=settings.policy) as receiver:
         yield receiver

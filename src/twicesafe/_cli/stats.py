@@ -41,13 +41,13 @@ SAMPLE: Final = 1000
 LONG: Final = 600
 """Seconds: a burst says nothing about what the retention will hold."""
 SHOWN: Final = 5
-"""Keys and acts that `top` lists."""
+"""Keys and actions that `top` lists."""
 PATIENCE: Final = 5
 """`top` rests at least this many times as long as its look at the store took."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StatsReading:
     """What one look at a store shows."""
 
     url: str
@@ -55,7 +55,7 @@ class Look:
     measured: Measured
 
     @classmethod
-    def at(cls, receiver: Receiver) -> Look:
+    def at(cls, receiver: Receiver) -> StatsReading:
         newest, _ = receiver.records_page(limit=SAMPLE)
         return cls(receiver.store.url, receiver.stats(), measured_from(newest))
 
@@ -122,7 +122,7 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
     """
     screen = Screen(json)
     with opened(existing(store, config)) as receiver:
-        look = Look.at(receiver)
+        look = StatsReading.at(receiver)
     if json:
         screen.data(look.data())
         return
@@ -187,7 +187,7 @@ def audit(
     with opened(existing(store, config)) as receiver:
         log = receiver.audit_log(limit=limit, since=chosen)
     if json:
-        screen.data({"acts": [{**_subject(entry), **audit_data(entry)} for entry in log]})
+        screen.data({"actions": [{**_subject(entry), **audit_data(entry)} for entry in log]})
         return
     if not log:
         screen.say(Text("no operator has changed a key or a lane", "dim"))
@@ -268,8 +268,8 @@ def _rest(every: float, began: float) -> float:
     return max(every, PATIENCE * (time.monotonic() - began))
 
 
-def _screenful(receiver: Receiver, before: Stats | None) -> tuple[Look, Group]:
-    look = Look.at(receiver)
+def _screenful(receiver: Receiver, before: Stats | None) -> tuple[StatsReading, Group]:
+    look = StatsReading.at(receiver)
     waiting, _ = receiver.records_page(state=[State.HELD, State.PARKED], limit=SHOWN)
     stuck, _ = receiver.records_page(stuck=True, limit=SHOWN)
     acts = receiver.audit_log(limit=SHOWN)

@@ -15,7 +15,7 @@ from .._values.policy import Policy
 from ..errors import UsageError
 from ..testing._matrix import crash_matrix
 from ..testing._simulated_process import called
-from .exits import NO, Ended
+from .exits import NO, CommandEnded
 from .loading import import_here, load_function, load_module
 from .options import JsonOption, flag
 from .output import Screen, visible
@@ -137,7 +137,7 @@ def verify(
                 kill=kill,
             )
         except AssertionError as error:  # the run without a crash failed
-            raise Ended(str(error), NO, "CleanRunFailed") from error
+            raise CommandEnded(str(error), NO, "CleanRunFailed") from error
     if json:
         screen.data(report.as_data())
     else:

@@ -46,7 +46,7 @@ from .commands import (
 from .delivery import claim_request, deliver, finish, granted
 from .duplicates import outcome_of, refusal
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .record_retry import Recording, retry_until_recorded
+from .record_retry import OutcomeRecording, retry_until_recorded
 from .settling import RELEASE_PATIENCE, conclude, prepare
 
 __all__ = ["LINGER", "ask_all", "exchange_many", "job_of", "settle_all"]
@@ -254,12 +254,14 @@ def ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
     return replies
 
 
-def _record_all(asks: list[Any], done: list[Done], clock: WorkerClock) -> Flow[list[Recording]]:
+def _record_all(
+    asks: list[Any], done: list[Done], clock: WorkerClock
+) -> Flow[list[OutcomeRecording]]:
     """Record all in one batch; refused or unanswered items are retried one by one."""
     began = clock()
     replies: list[Any] = yield PerformMany(asks)
     recordings = [
-        Recording(claim, ask, answer, began, _until(reply, began))
+        OutcomeRecording(claim, ask, answer, began, _until(reply, began))
         for (_, claim, reply), ask, answer in zip(done, asks, replies, strict=True)
     ]
     yield from retry_until_recorded(recordings, clock)

@@ -1,4 +1,4 @@
-"""An act of an operator on a record that was listed before: done, or why not.
+"""An action of an operator on a record that was listed before: done, or why not.
 
 A list is old by the time that it is acted on, so each record is read again right before the act, and the
 store compares the fence and the lease in the same atomic request: a run that started or was renewed

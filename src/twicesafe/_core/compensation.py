@@ -31,7 +31,7 @@ from .duplicates import compensated
 from .encrypting import encrypted, encrypted_step, readable_step
 from .observing import failed
 from .protocol import Ack, Complete
-from .record_retry import Recording, retry_until_recorded
+from .record_retry import OutcomeRecording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
 from .step_records import ask_of, record
@@ -167,7 +167,7 @@ def _remember(
     try:
         ack = yield ask
     except Exception as trouble:
-        recording = Recording(claim, ask, trouble, sent)
+        recording = OutcomeRecording(claim, ask, trouble, sent)
         yield from retry_until_recorded([recording], call.clock)
         ack = recording.answer(call)
     claim.settled = True

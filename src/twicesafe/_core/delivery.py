@@ -285,8 +285,8 @@ def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> Acti
 def _pause(answer: Claimed, turn: int, owner: bytes) -> float:
     """The poll interval, from 2 ms to 250 ms, with jitter; a back-off says when it ends.
 
-    It grows by 15 % per poll, so it is about 15 % of the time waited so far: so much later than the end
-    of the work does a waiter see it, at most.
+    It grows by 15 % per poll, so it is about 15 % of the time waited so far. A waiter sees the end of
+    the work at most that much later.
     """
     if answer.verdict is Verdict.RESTING:
         return answer.wait / 1000 + 0.001

@@ -10,7 +10,7 @@ worker has the key, the handler raises, the result is not recorded. A delivery t
 the start (it has a timeout, or may run without the store) is a flow from the start. Manual claims and HTTP
 requests use the two halves.
 
-The lab runs every schedule on both paths, which must tell the same story, and hunts its mutants on both.
+The lab runs every schedule on both paths, compares what happened, and looks for its mutants on both.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OK = Ack.OK
 
 
 class Performer(Protocol):
-    """Performs every command of a flow; and the three usual ones by a method each, which is faster."""
+    """Performs every command of a flow. The three usual ones have a method each, which is faster."""
 
     def perform(self, command: Any, /) -> Any: ...
     def claim(self, ask: ClaimRequest, /) -> Any: ...

@@ -32,7 +32,7 @@ __all__ = [
     "Depth",
     "Fetch",
     "Fetched",
-    "Held",
+    "HeldSlots",
     "Hold",
     "ListRelays",
     "Message",
@@ -108,7 +108,7 @@ class Fetched(msgspec.Struct, gc=False):
     """By lane: rows of lanes in trouble, to be set aside."""
 
 
-class Held(msgspec.Struct, gc=False):
+class HeldSlots(msgspec.Struct, gc=False):
     """The slots that a relay may publish from, each with its fence."""
 
     slots: dict[int, int]
@@ -211,7 +211,7 @@ class Prepare(OutboxRequest[list[str]], gc=False):
     """Create them even on a store that was opened with ?migrate=false."""
 
 
-class Hold(OutboxRequest[Held], gc=False):
+class Hold(OutboxRequest[HeldSlots], gc=False):
     """Heartbeat: renew my slots, take free ones up to my share, release these."""
 
     op: ClassVar[str] = "outbox_hold"

@@ -309,7 +309,8 @@ class Adopt(msgspec.Struct, gc=False):
     """Put the copy of another store's record here, as it is, unless the record here is newer.
 
     A record is newer if its fence is higher, or if the fence is equal and its state comes later
-    (`lifecycle.adopt`). An answer is not replaced by a record without one, unless an operator released it. OK: it is here now, or was before. LOST: the record here is newer, and stays.
+    (`lifecycle.adopt`). An answer is not replaced by a record without one, unless an operator released it.
+    OK: it is here now, or was before. LOST: the record here is newer, and stays.
     Only with the capability ``copies``.
     """
 
@@ -378,7 +379,7 @@ class Count(Filter, gc=False):
 
 
 class AuditLog(msgspec.Struct, gc=False):
-    """The last acts of operators on all keys, newest first. The key's text is filled in if it is kept."""
+    """The last actions of operators on all keys, newest first. The key's text is filled in if it is kept."""
 
     op: ClassVar[str] = "audit_log"
     limit: int

@@ -1,4 +1,4 @@
-"""What the conditions of a search mean. An engine with a query language says the same in it."""
+"""What the conditions of a search mean. An engine with a query language expresses the same conditions in it."""
 
 from __future__ import annotations
 

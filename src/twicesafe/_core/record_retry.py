@@ -37,7 +37,13 @@ from .protocol import Ack, Complete, Fail, Renew
 
 A = TypeVar("A", bound=Complete | Fail)
 
-__all__ = ["FAILURES_ALONE", "Recording", "pause_after", "retry_until_recorded", "without_payload"]
+__all__ = [
+    "FAILURES_ALONE",
+    "OutcomeRecording",
+    "pause_after",
+    "retry_until_recorded",
+    "without_payload",
+]
 
 FAILURES_ALONE: Final = 3
 """How often a request must fail by itself, each time right after a renewal that succeeded."""
@@ -46,7 +52,7 @@ RETRY_AT_LEAST: Final = 1.0
 """Seconds for which it is retried in any case: by then a lost connection has been replaced."""
 
 
-class Recording:
+class OutcomeRecording:
     """One request that records how a handler ended, and its answer so far."""
 
     __slots__ = ("alone", "ask", "began", "claim", "refused", "reply", "until", "whole")
@@ -138,7 +144,7 @@ class Recording:
         return isinstance(self.reply, Exception) and not self.claim.gone and then < until
 
 
-def retry_until_recorded(recordings: Sequence[Recording], clock: WorkerClock) -> Flow[None]:
+def retry_until_recorded(recordings: Sequence[OutcomeRecording], clock: WorkerClock) -> Flow[None]:
     """Retry each of them until it is answered or its claim is over."""
     tries = 0
     while True:
@@ -182,7 +188,7 @@ def without_payload(ask: A) -> A:
     return replace(ask, **changes)
 
 
-def _send(recordings: Sequence[Recording]) -> Flow[None]:
+def _send(recordings: Sequence[OutcomeRecording]) -> Flow[None]:
     if len(recordings) == 1:
         one = recordings[0]
         try:
@@ -195,7 +201,7 @@ def _send(recordings: Sequence[Recording]) -> Flow[None]:
         one.reply = reply
 
 
-def _send_alone(one: Recording) -> Flow[None]:
+def _send_alone(one: OutcomeRecording) -> Flow[None]:
     try:
         one.reply = yield replace(one.ask, alone=True)
     except Exception as error:
@@ -203,7 +209,7 @@ def _send_alone(one: Recording) -> Flow[None]:
         one.alone += isinstance(error, StoreUnavailableError)
 
 
-def _reached(recordings: Sequence[Recording]) -> Flow[list[Recording]]:
+def _reached(recordings: Sequence[OutcomeRecording]) -> Flow[list[OutcomeRecording]]:
     """Those whose claims the store can renew. To renew by a millisecond changes no live lease."""
     asks = [Renew(one.ask.id, one.ask.owner, one.ask.fence, 1) for one in recordings]
     if len(asks) == 1:
@@ -213,7 +219,7 @@ def _reached(recordings: Sequence[Recording]) -> Flow[list[Recording]]:
             replies = [error]
     else:
         replies = yield PerformMany(asks)
-    reached: list[Recording] = []
+    reached: list[OutcomeRecording] = []
     for one, reply in zip(recordings, replies, strict=True):
         if isinstance(reply, Ack):
             reached.append(one)

@@ -28,10 +28,10 @@ from .._values.owner_token import chance, new_owner
 from .._values.policy import Backoff
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError
 from .commands import Flow
-from .outbox_requests import Backlog, Depth, Held, Hold, Message
+from .outbox_requests import Backlog, Depth, HeldSlots, Hold, Message
 from .sample_schedule import SampleSchedule
 
-__all__ = ["Check", "Collect", "Listen", "Pause", "Publish", "RelayState", "keep_slots"]
+__all__ = ["CheckBroker", "Collect", "KeeperPause", "Listen", "Publish", "RelayState", "keep_slots"]
 
 MARGIN: Final = 0.1
 """Fraction of the lease: a relay stops this much before the lease expires in the store."""
@@ -60,7 +60,7 @@ class Publish(msgspec.Struct, gc=False):
     messages: list[Message]
 
 
-class Check(msgspec.Struct, gc=False):
+class CheckBroker(msgspec.Struct, gc=False):
     """Ask the publisher whether the broker is usable now; do not wait for the answer."""
 
     ticket: int
@@ -83,7 +83,7 @@ class Listen(msgspec.Struct, gc=False):
     seconds: float
 
 
-class Pause(msgspec.Struct, gc=False):
+class KeeperPause(msgspec.Struct, gc=False):
     """The keeper's pause; stop ends it early, and so do slots to release."""
 
     seconds: float
@@ -176,12 +176,14 @@ def keep_slots(state: RelayState) -> Flow[None]:
         said_of, drained = state.drained
         give = drained if said_of is state.unwanted else frozenset()
         try:
-            held: Held = yield Hold(state.owner, round(state.lease * 1000), give)
+            held: HeldSlots = yield Hold(state.owner, round(state.lease * 1000), give)
         except StoreError as error:
             failures += 1
             state.unheld = error
             state.notify(events.StoreFailed(None, "outbox_hold", str(error)))
-            yield Pause(min(state.lease / 6, REST.delay(failures, chance(state.owner, failures))))
+            yield KeeperPause(
+                min(state.lease / 6, REST.delay(failures, chance(state.owner, failures)))
+            )
             continue
         failures, state.unheld = 0, None
         state.slots = held.slots
@@ -191,7 +193,7 @@ def keep_slots(state: RelayState) -> Flow[None]:
             state.unwanted = unwanted
         if state.samples is not None and state.samples.is_due():
             yield from _sample(state, state.samples)
-        yield Pause(min(state.lease / 3, RENEWAL))
+        yield KeeperPause(min(state.lease / 3, RENEWAL))
     try:
         yield Hold(state.owner, 0, leave=True)
     except StoreError as error:

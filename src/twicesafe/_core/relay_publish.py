@@ -24,7 +24,7 @@ from .commands import Flow
 from .encrypting import decrypt_body
 from .outbox_requests import Fetch, Fetched, Pending, Rise, Settle
 from .relay_answers import RelayAnswers
-from .relay_lease import DEAF_POLL, REST, Check, Collect, Listen, Publish, RelayState
+from .relay_lease import DEAF_POLL, REST, CheckBroker, Collect, Listen, Publish, RelayState
 
 __all__ = ["publish_pending"]
 
@@ -199,7 +199,7 @@ class _PublishLoop(RelayAnswers):
     def _ask_broker(self) -> Flow[None]:
         self.tickets += 1
         self.under_way[self.tickets] = []
-        yield Check(self.tickets)
+        yield CheckBroker(self.tickets)
 
     def _wait(self) -> Flow[None]:
         """Wait for an answer if a publish is running, else for new rows."""

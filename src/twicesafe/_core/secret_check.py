@@ -1,4 +1,4 @@
-"""Refuses another secret of hidden keys than the one that the store's records were made with.
+"""Refuses a secret for hidden keys that differs from the one that the store's records were made with.
 
 The secret is part of every identity. With another one, no key would find its record, and all work would run
 again. So the first claim of a process first claims `CHECK_KEY`, whose fingerprint is the check value of the secret.

@@ -36,7 +36,7 @@ from .consuming.recovery import DeadLetter, Retry
 from .encrypting import encrypted
 from .observing import completed, failed
 from .protocol import Ack, Claimed, Complete, Fail, Verdict
-from .record_retry import Recording, retry_until_recorded, without_payload
+from .record_retry import OutcomeRecording, retry_until_recorded, without_payload
 from .resolved_policy import ResolvedPolicy
 
 __all__ = ["conclude", "prepare", "record_again", "recorded_answer", "settle"]
@@ -79,7 +79,7 @@ def record_again(
     error: Exception,
 ) -> Flow[tuple[Any, Ack | None, ResultError | None]]:
     """The store refused this recording or did not answer: what was recorded in the end, and how."""
-    recording = Recording(claim, ask, error, sent)
+    recording = OutcomeRecording(claim, ask, error, sent)
     yield from retry_until_recorded([recording], call.clock)
     ack = recording.answer(call)
     return recording.ask, ack, problem or recording.problem(call, reply)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from .._values.records import State
+from msgspec.structs import replace
 
-__all__ = ["TRANSITIONS", "RecordEvent"]
+from .._values.records import Row, State
+
+__all__ = ["TRANSITIONS", "RecordEvent", "is_expired", "move"]
 
 
 class RecordEvent(enum.StrEnum):
@@ -90,3 +92,18 @@ TRANSITIONS: Final[dict[tuple[State | None, RecordEvent], State | None]] = {
     (_S.FORGOTTEN, _E.EXPIRE): None,
 }
 """(state, event) → next state; None is "no record". No other transition exists."""
+
+
+def move(row: Row, event: RecordEvent, now: int, **changes: object) -> Row:
+    """The row after this event. A held or parked one has no lease and does not expire."""
+    state = TRANSITIONS[row.state, event]
+    assert state is not None
+    if state in (State.HELD, State.PARKED):
+        changes.setdefault("lease_until", 0)
+        changes.setdefault("expires_at", 0)
+    return replace(row, state=state, changed_at=now, **changes)
+
+
+def is_expired(row: Row, now: int) -> bool:
+    """Is the record's retention over? Checked on every read (P8); never true of live work (P6)."""
+    return 0 < row.expires_at <= now

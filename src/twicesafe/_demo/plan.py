@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["MOST_REPEATS", "Payment", "Plan", "Stage"]
+__all__ = ["MOST_REPEATS", "DemoPlan", "Payment", "Stage"]
 
 MOST_REPEATS: Final = 10
 """A payment is delivered 1 to this many times."""
@@ -25,7 +25,7 @@ class Payment:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """Payments, and the order in which their deliveries arrive (indexes into ``payments``)."""
 
     seed: int
@@ -37,7 +37,7 @@ class Plan:
     """One kill per this many deliveries; 0: none."""
 
     @classmethod
-    def draw(cls, seed: int, payments: int, kill_every: int) -> Plan:
+    def draw(cls, seed: int, payments: int, kill_every: int) -> DemoPlan:
         chance = random.Random(seed)
         drawn = tuple(
             Payment(f"pay-{number:05d}", chance.randrange(100, 50_000))

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from .saga import Saga
-from .show import Run, Show
+from .show import DemoRun, Show
 from .storm import Traffic
-from .tally import Tally
+from .tally import DemoTally
 
 __all__ = ["Progressing", "as_data", "render"]
 
@@ -98,7 +98,7 @@ def _table(show: Show) -> Table:
     return table
 
 
-def _cell(tally: Tally, mode: str, name: str) -> Text:
+def _cell(tally: DemoTally, mode: str, name: str) -> Text:
     value = getattr(tally, name)
     if mode == "without" and name in ("replays", "takeovers", "absorbed", "explained"):
         return Text("–", "dim")
@@ -188,6 +188,6 @@ def as_data(show: Show) -> dict[str, Any]:
     }
 
 
-def _run_data(run: Run) -> dict[str, Any]:
+def _run_data(run: DemoRun) -> dict[str, Any]:
     tally = dataclasses.asdict(run.tally)
     return {"mode": run.mode, "title": run.title, **tally, "unexplained": run.tally.unexplained}

@@ -19,13 +19,13 @@ from typing import Final, Literal, TypeAlias
 
 from .. import ConfigurationError, Receiver
 from .bank import BankName, bank_at
-from .plan import Plan
+from .plan import DemoPlan
 from .saga import Saga, play_saga
 from .storm import Storm, Traffic
-from .tally import Tally, count
-from .worker import Setting
+from .tally import DemoTally, count
+from .worker import DemoSetting
 
-__all__ = ["Run", "Show", "play"]
+__all__ = ["DemoRun", "Show", "play"]
 
 THREADS: Final = 4
 """Concurrent deliveries per worker."""
@@ -36,18 +36,18 @@ Watch: TypeAlias = Callable[[Mode, str, Traffic], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DemoRun:
     mode: Mode
     title: str
     heading: str
-    tally: Tally
+    tally: DemoTally
 
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    plan: Plan
+    plan: DemoPlan
     workers: int
-    runs: Sequence[Run]
+    runs: Sequence[DemoRun]
     saga: Saga | None = None
     """None: the store keeps no steps."""
 
@@ -75,7 +75,7 @@ _CAST: Final[tuple[tuple[Mode, BankName, str, str], ...]] = (
 
 
 def play(
-    plan: Plan,
+    plan: DemoPlan,
     *,
     workers: int,
     store: str | None = None,
@@ -107,7 +107,7 @@ def play(
 
 
 def _runs(
-    plan: Plan,
+    plan: DemoPlan,
     workers: int,
     url: str,
     lease: float,
@@ -115,27 +115,27 @@ def _runs(
     folder: Path,
     receiver: Receiver,
     token: str,
-) -> Iterator[Run]:
+) -> Iterator[DemoRun]:
     for mode, bank, title, heading in _CAST:
         home = folder / mode
         home.mkdir()
         scope = ("twicesafe demo", token, mode)
         protected = mode in ("lease", "fencing")  # the inbox is where its books are
-        setting = Setting(bank, str(home), THREADS, url if protected else "", scope, lease)
+        setting = DemoSetting(bank, str(home), THREADS, url if protected else "", scope, lease)
         traffic = Storm(plan, setting, workers, partial(watch, mode, title)).rage()
         attempts = _attempts(receiver.options(scope=scope), plan) if protected else {}
         with closing(bank_at(bank, home)) as books:
             tally = count(plan, traffic, books.charges(), attempts)
-        yield Run(mode, title, heading, tally)
+        yield DemoRun(mode, title, heading, tally)
 
 
-def _attempts(receiver: Receiver, plan: Plan) -> dict[str, int]:
+def _attempts(receiver: Receiver, plan: DemoPlan) -> dict[str, int]:
     """How many attempts each record shows: the bank must not have more charges."""
     records = ((payment.id, receiver.record(payment.id)) for payment in plan.payments)
     return {name: record.attempt for name, record in records if record is not None}
 
 
-def _problems(run: Run) -> Iterator[str]:
+def _problems(run: DemoRun) -> Iterator[str]:
     tally = run.tally
     if tally.lost:
         yield f"{tally.lost} payments lost"

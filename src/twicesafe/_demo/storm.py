@@ -19,8 +19,8 @@ from typing import Final
 
 import msgspec
 
-from .plan import Plan, Stage
-from .worker import Delivery, Report, Setting
+from .plan import DemoPlan, Stage
+from .worker import DemoDelivery, DemoReport, DemoSetting
 
 __all__ = ["Storm", "StormError", "Traffic"]
 
@@ -48,7 +48,7 @@ class Traffic:
 
 
 class _Worker:
-    def __init__(self, setting: Setting, log: Path) -> None:
+    def __init__(self, setting: DemoSetting, log: Path) -> None:
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "twicesafe._demo.worker"],
@@ -59,25 +59,25 @@ class _Worker:
                 start_new_session=True,  # the terminal's Ctrl-C is for the parent
             )
         self.ready = self.killed = False
-        self.in_hand: dict[int, Delivery] = {}
+        self.in_hand: dict[int, DemoDelivery] = {}
         self._rest = b""
         self.send(setting)
 
-    def send(self, order: Setting | Delivery) -> None:
+    def send(self, order: DemoSetting | DemoDelivery) -> None:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(msgspec.json.encode(order) + b"\n")
         except BrokenPipeError:
             return  # it died: `reports` returns None next
 
-    def reports(self) -> list[Report] | None:
+    def reports(self) -> list[DemoReport] | None:
         """New reports; None: the worker is dead and all its reports were read."""
         assert self.process.stdout is not None
         data = self.process.stdout.read(65536)
         if not data:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [msgspec.json.decode(line, type=Report) for line in lines]
+        return [msgspec.json.decode(line, type=DemoReport) for line in lines]
 
     def kill(self) -> None:
         self.killed = True
@@ -95,8 +95,8 @@ class _Worker:
 class Storm:
     def __init__(
         self,
-        plan: Plan,
-        setting: Setting,
+        plan: DemoPlan,
+        setting: DemoSetting,
         workers: int,
         watch: Callable[[Traffic], None] = lambda _: None,
     ) -> None:
@@ -106,7 +106,7 @@ class Storm:
         self._count = workers
         self._watch = watch
         self._waiting = deque(
-            Delivery(number, plan.payments[index].id, plan.payments[index].cents)
+            DemoDelivery(number, plan.payments[index].id, plan.payments[index].cents)
             for number, index in enumerate(plan.deliveries)
         )
         self._due: deque[Stage] = deque()
@@ -157,7 +157,7 @@ class Storm:
                 self.traffic.handed_out += 1
                 worker.send(delivery)
 
-    def _arm(self, delivery: Delivery) -> None:
+    def _arm(self, delivery: DemoDelivery) -> None:
         plan = self._plan
         number = self.traffic.handed_out + 1
         if plan.kill_every and number % plan.kill_every == 0:
@@ -173,7 +173,7 @@ class Storm:
         for report in reports:
             self._handle(worker, report)
 
-    def _handle(self, worker: _Worker, report: Report) -> None:
+    def _handle(self, worker: _Worker, report: DemoReport) -> None:
         traffic = self.traffic
         match report.what:
             case "ready":

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .bank import Charge
-from .plan import Plan
+from .plan import DemoPlan
 from .storm import Traffic
 
-__all__ = ["Tally", "count"]
+__all__ = ["DemoTally", "count"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class DemoTally:
     """The counts of one run; ``--json`` prints these field names."""
 
     deliveries: int
@@ -43,8 +43,8 @@ class Tally:
 
 
 def count(
-    plan: Plan, traffic: Traffic, charges: Sequence[Charge], attempts: Mapping[str, int]
-) -> Tally:
+    plan: DemoPlan, traffic: Traffic, charges: Sequence[Charge], attempts: Mapping[str, int]
+) -> DemoTally:
     """`attempts`: per payment, the attempts in its record (empty without twicesafe)."""
     by_payment: dict[str, list[Charge]] = {payment.id: [] for payment in plan.payments}
     for charge in charges:
@@ -54,7 +54,7 @@ def count(
         not {charge.receipt for charge in made} & traffic.receipts.get(name, set())
         for name, made in by_payment.items()
     )
-    return Tally(
+    return DemoTally(
         deliveries=traffic.handed_out,
         payments=len(plan.payments),
         replays=traffic.replays,

@@ -1,6 +1,6 @@
 """What the HTTP edges share: a receiver with an `HttpPolicy`, and the performer of the flow's commands.
 
-A `Guard` starts the flow of a request (`_core.http.flow`). Its policy decides whether an unknown outcome
+A `HttpGuard` starts the flow of a request (`_core.http.flow`). Its policy decides whether an unknown outcome
 holds the claim or lets a retry run. `perform` executes the flow's commands, for a blocking or an async
 claim. Each edge reads requests and sends responses in its own way.
 
@@ -18,30 +18,36 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Final
 
-from .._core.http.flow import Complete, Enter, Hold, Leave, Log, ReadBody, Release, admit
+from .._core.http.flow import (
+    CompleteClaim,
+    EnterClaim,
+    HoldClaim,
+    LeaveClaim,
+    Log,
+    ReadBody,
+    ReleaseClaim,
+    admit,
+)
 from .._core.http.message import StoredResponse
 from .._core.http.policy import HttpPolicy
-from .._core.http.rules import Admission, Rules
+from .._core.http.rules import Admission, HttpRules
 from .._core.http.stored import RESPONSE_CODEC
 from .._values.policy import Policy
 from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._edge_claim import AsyncEdgeClaim, EdgeClaim
 
-__all__ = ["Guard", "perform"]
+__all__ = ["HttpGuard", "perform"]
 
 _log = logging.getLogger("twicesafe")
 
 _SHARED: Final = ("lease", "max_lease", "retention", "max_waiters")
+"""Settings that an edge without an `HttpPolicy` takes from the receiver's `Policy`."""
 _HTTP_NAMES: Final = {
-    **{name: name for name in _SHARED},
+    **{field.name: field.name for field in fields(HttpPolicy)},
     "in_flight": "wait",
-    "wait": "wait",
-    "takeover": "on_unknown",
-    "outage": "fail_open",
-    "max_result_bytes": "max_result",
 }
-"""Settings of a `Policy`, and their names in an `HttpPolicy`."""
+"""Settings of a `Policy` that an `HttpPolicy` has too, and their names there."""
 
 
 def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
@@ -51,9 +57,9 @@ def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
             "the receiver's Policy has a codec, which is not used for responses: they would be "
             "stored without it; say HttpPolicy(codec=…), or give the middleware a receiver without one"
         )
-    used, default = policy.receiver_policy(rerun=policy.on_unknown == "rerun"), Policy()
+    used, default = policy.receiver_policy(), Policy()
     used = used.replace(
-        outage="run" if policy.fail_open else "refuse",
+        outage=policy.outage,
         encryption=given.encryption,
         signatures=given.signatures,
     )
@@ -69,10 +75,10 @@ def _tell_unused(given: Policy, policy: HttpPolicy) -> None:
         )
 
 
-class Guard:
+class HttpGuard:
     """One receiver and one policy, for one edge in front of one application."""
 
-    __slots__ = ("_claim_type", "_holding", "_rerunning", "admit", "policy", "rules")
+    __slots__ = ("_claim_type", "_holding", "_retrying", "admit", "policy", "rules")
 
     def __init__(
         self,
@@ -89,18 +95,18 @@ class Guard:
         if self.policy.signatures is None and receiver.policy.signatures is not None:
             self.policy = self.policy.replace(signatures=receiver.policy.signatures)
         _tell_unused(receiver.policy, self.policy)
-        self.rules = Rules(self.policy, receiver.scope, receiver.store.hidden_keys)
+        self.rules = HttpRules(self.policy, receiver.scope, receiver.store.hidden_keys)
         self.admit = partial(admit, self.rules, self._claim)
         """Starts the flow of a request: ``admit(request, read)``."""
         self._claim_type = EdgeClaim if isinstance(receiver, Receiver) else AsyncEdgeClaim
-        self._holding, self._rerunning = (
+        self._holding, self._retrying = (
             receiver.options(
-                policy=self.policy.receiver_policy(rerun=rerun).replace(
-                    encryption=receiver.policy.encryption
-                ),
-                fingerprint=False,
+                policy=policy.replace(encryption=receiver.policy.encryption), fingerprint=False
             )
-            for rerun in (False, True)
+            for policy in (
+                self.policy.receiver_policy(takeover="hold"),
+                self.policy.receiver_policy(takeover="retry"),
+            )
         )
         if not receiver.store.capabilities.shared and not is_test:
             _log.warning(
@@ -109,7 +115,7 @@ class Guard:
             )
 
     def _claim(self, admission: Admission) -> EdgeClaim | AsyncEdgeClaim:
-        receiver = self._rerunning if admission.reruns else self._holding
+        receiver = self._retrying if admission.may_retry else self._holding
         return self._claim_type(
             receiver, admission.key, admission.fingerprint, None, StoredResponse
         )
@@ -123,13 +129,13 @@ def perform(command: Any) -> Any:
     if kind is Log:
         return getattr(_log, command.level)("%s", command.text, exc_info=command.error)
     claim = command.claim
-    if kind is Enter:
+    if kind is EnterClaim:
         return claim.enter()
-    if kind is Complete:
+    if kind is CompleteClaim:
         return claim.complete(command.result)
-    if kind is Leave:
+    if kind is LeaveClaim:
         return claim.leave(command.error)
-    if kind is Release:
+    if kind is ReleaseClaim:
         return claim.release()
-    assert kind is Hold
+    assert kind is HoldClaim
     return claim.hold(command.why)

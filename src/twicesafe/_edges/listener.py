@@ -9,10 +9,10 @@ import msgspec
 
 from ..errors import ConfigurationError
 
-__all__ = ["Listener", "shown"]
+__all__ = ["ListenAddress", "shown"]
 
 
-class Listener(msgspec.Struct, frozen=True):
+class ListenAddress(msgspec.Struct, frozen=True):
     """Where to listen: ``host:port``. An IPv6 host is in brackets; port 0 is any free port."""
 
     host: str

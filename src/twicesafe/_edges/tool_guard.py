@@ -2,7 +2,7 @@
 
 A `ToolGuard` makes the `ToolCall` of a call and runs its flow (`_core.tool_calls.flow`), blocking or
 async. Each adapter says how its framework names a principal and a run, what of a result is kept, and how
-an `Answer` reaches the model.
+an `ToolAnswer` reaches the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from .._core.driving import drive, drive_async
-from .._core.tool_calls.answers import Answer, answer_to
+from .._core.tool_calls.answers import ToolAnswer, answer_to
 from .._core.tool_calls.flow import (
     APPROVAL,
     BY,
@@ -126,10 +126,10 @@ class ToolGuard(Generic[R]):
             check_names(tool, self.rules[tool], schema)
             self._checked.add(tool)
 
-    def call(self, run: Callable[[], Any], given: Invocation) -> Answer:
+    def call(self, run: Callable[[], Any], given: Invocation) -> ToolAnswer:
         """Call the tool, or answer in its place. Raises what the tool raised, if nothing was done."""
         exchange = self._exchange(run, given)
-        if isinstance(exchange, Answer):
+        if isinstance(exchange, ToolAnswer):
             return exchange
         try:
             return drive(exchange.flow(), exchange.perform)
@@ -137,10 +137,10 @@ class ToolGuard(Generic[R]):
             for claim in exchange.claims:
                 claim.leave(_Cut())
 
-    async def call_async(self, run: Callable[[], Awaitable[Any]], given: Invocation) -> Answer:
+    async def call_async(self, run: Callable[[], Awaitable[Any]], given: Invocation) -> ToolAnswer:
         """Async version of `call`."""
         exchange = self._exchange(run, given)
-        if isinstance(exchange, Answer):
+        if isinstance(exchange, ToolAnswer):
             return exchange
         try:
             return await drive_async(exchange.flow(), exchange.perform)
@@ -148,7 +148,7 @@ class ToolGuard(Generic[R]):
             for claim in exchange.claims:
                 await claim.leave(_Cut())
 
-    def _exchange(self, run: Callable[[], Any], given: Invocation) -> _Exchange | Answer:
+    def _exchange(self, run: Callable[[], Any], given: Invocation) -> _Exchange | ToolAnswer:
         """What performs the flow of this call; or the answer, if it has no usable key."""
         tool, rule = given.tool, self.rules[given.tool]
         self.check(tool, given.schema)
@@ -197,7 +197,7 @@ class _Exchange:
         self._receiver = guard._receivers[call.tool]
         self.claims: list[Any] = []
 
-    def flow(self) -> ToolFlow[Answer]:
+    def flow(self) -> ToolFlow[ToolAnswer]:
         remember = self._receiver.policy.remember
         return call_tool(self._rule, self._call, self._guard._not_done, remember)
 

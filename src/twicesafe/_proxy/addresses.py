@@ -10,10 +10,10 @@ import msgspec
 from ..errors import ConfigurationError
 from ..stores._urls import mask
 
-__all__ = ["Origin"]
+__all__ = ["UpstreamAddress"]
 
 
-class Origin(msgspec.Struct, frozen=True):
+class UpstreamAddress(msgspec.Struct, frozen=True):
     """The upstream's address, parsed from its URL."""
 
     secure: bool

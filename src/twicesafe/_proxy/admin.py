@@ -11,8 +11,8 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from .metrics import Count, page
-from .worker import Report
+from .metrics import WorkerCount, page
+from .worker import WorkerReport
 
 __all__ = ["Admin"]
 
@@ -22,8 +22,8 @@ _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 class Admin:
     def __init__(
         self,
-        reports: Callable[[], Awaitable[list[Report]]],
-        past: Callable[[], list[Count]],
+        reports: Callable[[], Awaitable[list[WorkerReport]]],
+        past: Callable[[], list[WorkerCount]],
         workers: Callable[[], int],
     ) -> None:
         self._reports, self._past, self._workers = reports, past, workers

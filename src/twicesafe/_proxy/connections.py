@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import h11
 
-from .._core.http.problems import Problem, Refused
+from .._core.http.problems import Problem, RequestRefused
 from .._core.http.wire import Ambiguous, ResponseGuard
 from .._values.keys import Key
-from .addresses import Origin
+from .addresses import UpstreamAddress
 
 __all__ = ["Connection", "Connections", "Unreachable", "UpstreamLost", "UpstreamTimedOut"]
 
@@ -34,7 +34,7 @@ _MOST_HEAD: Final = 65536
 """The longest response head in bytes, as for requests; h11's own limit is a quarter of it."""
 
 
-class Unreachable(Refused):
+class Unreachable(RequestRefused):
     """There was no connection: nothing of the request was sent."""
 
     def __init__(self, why: str) -> None:
@@ -59,7 +59,7 @@ class Connections:
 
     def __init__(
         self,
-        origin: Origin,
+        origin: UpstreamAddress,
         *,
         connect_timeout: float,
         idle: float,

@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 from .._core.http.forwarding import Forwarding
 from .._core.http.message import HttpRequest
 from .._core.http.policy import HttpPolicy
-from .._core.http.problems import Problem, Refused
-from .._core.http.rules import Rules
+from .._core.http.problems import Problem, RequestRefused
+from .._core.http.rules import HttpRules
 from .._values.keys import Key
 from ..asgi import IdempotencyMiddleware
 from ..asgi._messages import App, request_of
@@ -59,7 +59,7 @@ class Front:
         self._app: App = layer
         if mcp is not None and mcp.tools:
             self._app = McpTools(layer, upstream, receiver, mcp, policy)
-        self._rules = Rules(policy, receiver.scope, receiver.store.hidden_keys)
+        self._rules = HttpRules(policy, receiver.scope, receiver.store.hidden_keys)
         self._forwarding, self._metrics = forwarding, metrics
         self.finish = layer.finish
 
@@ -79,7 +79,7 @@ class Front:
             await self._app({**scope, "headers": fields}, read, out)
         except Unreachable as refusal:  # and logged
             await self._answer(scope, out, refusal.problem)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             _log.warning("%s was refused: %s", self._named(scope), refusal.problem.case)
             await self._answer(scope, out, refusal.problem)
         except UpstreamLost as lost:  # and logged
@@ -96,7 +96,7 @@ class Front:
         key: Key | None = None
         if self._rules.concerns(scope["method"], scope["headers"]):
             request = request_of(scope)
-            with contextlib.suppress(Refused, TwicesafeError):
+            with contextlib.suppress(RequestRefused, TwicesafeError):
                 looked = self._rules.look(request)
                 if looked is not None and looked.key is not None:
                     admission = self._rules.admit(request, looked)
@@ -153,7 +153,7 @@ class _Out:
 
 
 def _failed(lost: UpstreamLost) -> Problem:
-    """A key reaches this point only on a `rerun` route: elsewhere it is held and was answered."""
+    """A key reaches this point only on a `retry` route: elsewhere it is held and was answered."""
     status = 504 if isinstance(lost, UpstreamTimedOut) else 502
     if lost.key is not None:
         return Problem("attempt-failed", status, retry_after=1)
@@ -163,4 +163,4 @@ def _failed(lost: UpstreamLost) -> Problem:
 def _refuse_websockets(fields: Any) -> None:
     for name, value in fields:
         if name == b"upgrade" and b"websocket" in value.lower():
-            raise Refused(Problem("upgrade-refused"))
+            raise RequestRefused(Problem("upgrade-refused"))

@@ -19,7 +19,7 @@ import msgspec
 from .._core.tool_calls.rule import RETENTION, ToolRule
 from .._values.settings import refuse_unknown
 from ..configuration._fields import check_fields, fields_of
-from ..configuration._kinds import WRONG, Kind, Seconds
+from ..configuration._kinds import WRONG, Seconds, ValueKind
 from ..configuration._model import Section
 from ..errors import ConfigurationError
 
@@ -71,7 +71,7 @@ def _tools(value: Any, name: str) -> Any:
     return {str(tool): dict(given) for tool, given in value.items()}
 
 
-TOOLS: Final = Kind(
+TOOLS: Final = ValueKind(
     'a table for each tool: [mcp.tools.charge] identity = ["order_id"]',
     _tools,
     msgspec.json.decode,

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from .._core.http.message import HttpRequest
 from .._core.http.policy import HttpPolicy
-from .._core.http.rules import ANONYMOUS, Rules, credentials
-from .._core.tool_calls.answers import Answer, answer_to, key_in, run_in
+from .._core.http.rules import ANONYMOUS, HttpRules, credentials
+from .._core.tool_calls.answers import ToolAnswer, answer_to, key_in, run_in
 from .._core.tool_calls.json_rpc import (
     EventSplitter,
     RpcCall,
@@ -56,8 +56,8 @@ class McpTools:
         self._app, self._upstream = app, upstream
         self._path, self._by_session = _folded(settings.path), settings.run == "session"
         self._tools = settings.each_tool()
-        self._policy, self._rules = policy, Rules(policy, receiver.scope)
-        own = policy.receiver_policy(rerun=False).replace(
+        self._policy, self._rules = policy, HttpRules(policy, receiver.scope)
+        own = policy.receiver_policy(takeover="hold").replace(
             codec=None, encryption=receiver.policy.encryption
         )
         self._guard = ToolGuard(
@@ -91,7 +91,7 @@ class McpTools:
             except UsageError as error:
                 answer = answer_to(error, call.tool)
             except _NotFinishedError:  # takeover="retry": the client gets what the server said
-                answer = Answer(state="done", tool=call.tool)
+                answer = ToolAnswer(state="done", tool=call.tool)
             if answer.state == "done":
                 await sent.pass_on()
             else:

@@ -22,12 +22,12 @@ from ..observers._metric import Metric
 from ..observers._metric_table import METRICS, REFUSALS, metric
 from ..observers._tally import Cell, Tally
 
-__all__ = ["Count", "Metrics", "added", "page"]
+__all__ = ["Metrics", "WorkerCount", "added", "page"]
 
 ACCESS: Final = logging.getLogger("twicesafe.access")
 
 
-class Count(msgspec.Struct, frozen=True):
+class WorkerCount(msgspec.Struct, frozen=True):
     """One metric of one worker, for one value of its label."""
 
     name: str
@@ -35,7 +35,7 @@ class Count(msgspec.Struct, frozen=True):
     cell: Cell
 
 
-class Request:
+class RequestInProgress:
     """A request in progress: its key, and its outcome so far."""
 
     __slots__ = ("began", "key", "method", "outcome", "route")
@@ -47,7 +47,7 @@ class Request:
         self.began = time.monotonic()
 
 
-_serving: ContextVar[Request | None] = ContextVar("twicesafe_proxy_request", default=None)
+_serving: ContextVar[RequestInProgress | None] = ContextVar("twicesafe_proxy_request", default=None)
 
 _OUTCOMES: Final = {
     events.Started: "first",
@@ -76,13 +76,13 @@ class Metrics:
     def upstream_failed(self, reason: str) -> None:
         self._tally(events.UpstreamFailed(reason))
 
-    def begin(self, method: str, route: str) -> Request:
+    def begin(self, method: str, route: str) -> RequestInProgress:
         self._in_flight += 1
-        serving = Request(method, route)
+        serving = RequestInProgress(method, route)
         _serving.set(serving)
         return serving
 
-    def end(self, serving: Request, status: int) -> None:
+    def end(self, serving: RequestInProgress, status: int) -> None:
         self._in_flight -= 1
         took = time.monotonic() - serving.began
         event = events.Responded(
@@ -92,23 +92,25 @@ class Metrics:
         if self._log is not None:
             self._log(event)
 
-    def counts(self) -> list[Count]:
+    def counts(self) -> list[WorkerCount]:
         found = [
-            Count(row.name, values, cell) for row in METRICS for values, cell in self._tally.of(row)
+            WorkerCount(row.name, values, cell)
+            for row in METRICS
+            for values, cell in self._tally.of(row)
         ]
-        return [*found, Count("proxy_in_flight", (), [float(self._in_flight)])]
+        return [*found, WorkerCount("proxy_in_flight", (), [float(self._in_flight)])]
 
 
-def added(counts: Iterable[Count]) -> list[Count]:
+def added(counts: Iterable[WorkerCount]) -> list[WorkerCount]:
     """Counters and histograms added up; a gauge disappears with its worker."""
     total: dict[tuple[str, tuple[str, ...]], Cell] = {}
     for count in counts:
         if metric(count.name).kind != "gauge":
             _add(total, count)
-    return [Count(name, values, cell) for (name, values), cell in total.items()]
+    return [WorkerCount(name, values, cell) for (name, values), cell in total.items()]
 
 
-def _add(total: dict[tuple[str, tuple[str, ...]], Cell], count: Count) -> None:
+def _add(total: dict[tuple[str, tuple[str, ...]], Cell], count: WorkerCount) -> None:
     place = count.name, count.values
     before = total.get(place)
     gauge = metric(count.name).kind == "gauge" and count.name != "proxy_in_flight"
@@ -118,7 +120,7 @@ def _add(total: dict[tuple[str, tuple[str, ...]], Cell], count: Count) -> None:
         total[place] = [a + b for a, b in zip(before, count.cell, strict=True)]
 
 
-def page(counts: Iterable[Count], workers: int) -> str:
+def page(counts: Iterable[WorkerCount], workers: int) -> str:
     """The text that Prometheus reads."""
     total: dict[tuple[str, tuple[str, ...]], Cell] = {("proxy_workers", ()): [float(workers)]}
     for count in counts:

@@ -34,17 +34,17 @@ from msgspec import Meta
 from .._core.http.forwarding import Forwarding
 from .._core.http.policy import HttpPolicy
 from .._core.http.sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
-from .._edges.listener import Listener
+from .._edges.listener import ListenAddress
 from .._values.settings import shown
 from ..configuration import resolve
 from ..configuration._fields import Field, check_fields
-from ..configuration._kinds import TEXT, TEXTS, WRONG, Kind, Seconds, Url, choice
+from ..configuration._kinds import TEXT, TEXTS, WRONG, Seconds, Url, ValueKind, choice
 from ..configuration._model import Section
 from ..encryption import KeyRing
 from ..errors import ConfigurationError
 from ..signing import KeyVerifier
 from ..stores._urls import default_url
-from .addresses import Origin
+from .addresses import UpstreamAddress
 from .mcp_settings import McpSettings
 
 __all__ = ["HTTP_SECTION", "PROXY_SECTION", "ProxySettings", "http_policy", "load"]
@@ -109,13 +109,13 @@ class ProxySettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        origin = Origin.of(self.upstream)
-        public = Listener.of(self.listen, "listen")
+        origin = UpstreamAddress.of(self.upstream)
+        public = ListenAddress.of(self.listen, "listen")
         if (origin.host, origin.port) == (public.host, public.port):
             raise ConfigurationError(
                 "upstream and listen are the same address: the proxy would call itself"
             )
-        if self.admin and Listener.of(self.admin, "admin") == public and public.port:
+        if self.admin and ListenAddress.of(self.admin, "admin") == public and public.port:
             raise ConfigurationError(
                 "admin and listen are the same address: choose another one, admin must not be public"
             )
@@ -241,7 +241,7 @@ PROXY_SECTION: Final = Section(
         "mcp": "",
     },
 )
-VERIFIER: Final = Kind(
+VERIFIER: Final = ValueKind(
     "env:NAME?audience=… or file:/path?audience=…",
     lambda value, _: value if value is None or isinstance(value, str) else WRONG,
     str,

@@ -22,14 +22,14 @@ from typing import Final
 
 import msgspec
 
-from .._edges.listener import Listener, shown
+from .._edges.listener import ListenAddress, shown
 from ..errors import ConfigurationError, TwicesafeError
 from ..stores._urls import mask, open_async_store
 from .admin import Admin
 from .listening import server
-from .metrics import Count, added
+from .metrics import WorkerCount, added
 from .settings import ProxySettings
-from .worker import Report
+from .worker import WorkerReport
 
 __all__ = ["Greeting", "Supervisor"]
 
@@ -63,16 +63,16 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._changes = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._past: list[Count] = []
+        self._past: list[WorkerCount] = []
         """The last known counts of workers that have exited."""
 
     async def run(self) -> None:
         """Serve until a signal ends it. Raises `ConfigurationError` before it listens."""
         settings = self.settings
         await _openable(settings.store)
-        with Listener.of(settings.listen, "listen").bind() as public:
+        with ListenAddress.of(settings.listen, "listen").bind() as public:
             self._public = public
-            admin = Listener.of(settings.admin, "admin").bind() if settings.admin else None
+            admin = ListenAddress.of(settings.admin, "admin").bind() if settings.admin else None
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stopping.set)
@@ -110,12 +110,12 @@ class Supervisor:
                 process.end()
             _log.info("reloaded: %d workers", len(fresh))
 
-    async def reports(self) -> list[Report]:
+    async def reports(self) -> list[WorkerReport]:
         """Reports of all workers that answer."""
         asked = [process.report() for process in self._workers | self._leaving]
         return [report for report in await asyncio.gather(*asked) if report is not None]
 
-    def past(self) -> list[Count]:
+    def past(self) -> list[WorkerCount]:
         return self._past
 
     def _greeting(self, public: socket.socket, admin: socket.socket | None) -> Greeting:
@@ -185,7 +185,7 @@ class _Process:
         self._process: asyncio.subprocess.Process | None = None
         self._asking = asyncio.Lock()
         self._is_ending = False
-        self.last = Report()
+        self.last = WorkerReport()
         """The last report."""
 
     async def begin(self) -> bool:
@@ -204,7 +204,7 @@ class _Process:
         process.stdin.write(msgspec.json.encode(self._settings) + b"\n")
         return bool(await process.stdout.readline())
 
-    async def report(self) -> Report | None:
+    async def report(self) -> WorkerReport | None:
         """None: it does not answer."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
@@ -213,7 +213,7 @@ class _Process:
             async with self._asking, asyncio.timeout(5):
                 process.stdin.write(b"\n")
                 line = await process.stdout.readline()
-            self.last = msgspec.json.decode(line, type=Report)
+            self.last = msgspec.json.decode(line, type=WorkerReport)
         except (OSError, TimeoutError, msgspec.DecodeError):
             return None
         return self.last
@@ -230,7 +230,7 @@ class _Process:
         assert self._process.stdout is not None
         *_, line = [b"", *(await self._process.stdout.read()).splitlines()]
         with contextlib.suppress(msgspec.DecodeError):
-            self.last = msgspec.json.decode(line, type=Report)
+            self.last = msgspec.json.decode(line, type=WorkerReport)
         return status
 
     async def over(self, patience: float) -> None:

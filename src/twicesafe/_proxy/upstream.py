@@ -26,7 +26,7 @@ import h11
 from .._core.http.forwarding import Forwarding
 from .._values.context import current_key
 from .._values.keys import Key
-from .addresses import Origin
+from .addresses import UpstreamAddress
 from .connections import Connection, Connections, Unreachable, UpstreamLost
 from .metrics import Metrics
 
@@ -54,7 +54,7 @@ class Upstream:
         context: ssl.SSLContext | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        origin = Origin.of(url)
+        origin = UpstreamAddress.of(url)
         self._host, self._prefix = origin.named, origin.prefix
         self._forwarding, self._timeout = forwarding, timeout
         self._metrics = metrics or Metrics()

@@ -28,19 +28,19 @@ from ..receiver import AsyncReceiver
 from .front import Front
 from .listening import server
 from .log_lines import set_up
-from .metrics import Count, Metrics
+from .metrics import Metrics, WorkerCount
 from .settings import ProxySettings
 from .upstream import Upstream
 
-__all__ = ["Report", "Worker"]
+__all__ = ["Worker", "WorkerReport"]
 
 _PROBE = Key("probe", ("twicesafe", "proxy"), absolute=True)
 
 
-class Report(msgspec.Struct, frozen=True):
+class WorkerReport(msgspec.Struct, frozen=True):
     """A worker's counts and health."""
 
-    counts: list[Count] = []
+    counts: list[WorkerCount] = []
     store: bool = True
     """The store answers."""
 
@@ -104,13 +104,13 @@ class Worker:
             self._until = asyncio.get_running_loop().time() + self.settings.grace
             self.server.should_exit = True
 
-    async def report(self) -> Report:
+    async def report(self) -> WorkerReport:
         try:
             async with asyncio.timeout(2):
                 await self.receiver.record(_PROBE)
         except (TwicesafeError, TimeoutError):
-            return Report(self.metrics.counts(), store=False)
-        return Report(self.metrics.counts())
+            return WorkerReport(self.metrics.counts(), store=False)
+        return WorkerReport(self.metrics.counts())
 
 
 def _trust(path: str) -> ssl.SSLContext | None:
@@ -124,7 +124,7 @@ async def _answer_supervisor(worker: Worker, asked: asyncio.StreamReader) -> Non
     worker.stop()
 
 
-def _write(report: Report) -> None:
+def _write(report: WorkerReport) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -139,13 +139,13 @@ async def _run(listening: socket.socket) -> None:
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
     for ignored in (signal.SIGINT, signal.SIGHUP):  # the supervisor handles these
         loop.add_signal_handler(ignored, lambda: None)
-    _write(Report())
+    _write(WorkerReport())
     obeying = asyncio.ensure_future(_answer_supervisor(worker, asked))
     try:
         await worker.serve(listening)
     finally:
         obeying.cancel()
-        _write(Report(worker.metrics.counts()))
+        _write(WorkerReport(worker.metrics.counts()))
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -51,7 +51,7 @@ from ..errors import LeaseLostError
 from .batch_jobs import ThreadJobs
 from .checked_store import CheckedStore
 from .flow_run import CLAIMS, RECORDING, FlowRun
-from .guarded_store import Guard, GuardedStore
+from .guarded_store import GuardedStore, StoreGuard
 from .invocation import invoke
 from .shared_state import SharedState
 
@@ -68,7 +68,7 @@ class BlockingRuntime(SharedState):
             store = CheckedStore(store)
         super().__init__(store, store.perform_many, **shared)
 
-    def break_circuit(self, settings: Breaker, fallback: Any) -> Guard:
+    def break_circuit(self, settings: Breaker, fallback: Any) -> StoreGuard:
         """Stop asking a store that fails. Renewals go where their claims are."""
         guard = self._guard_by(settings, GuardedStore, fallback)
         self.keeper._perform_many = GuardedStore(self.store, fallback, guard).perform_many

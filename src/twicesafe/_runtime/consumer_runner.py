@@ -19,15 +19,15 @@ from .._core.commands import Detach, Invoke, Raised
 from .._core.consuming.flow import consume
 from .._core.consuming.state import (
     Acknowledge,
-    Collect,
+    CollectEvents,
     ConsumerState,
-    Ended,
     Extend,
-    Fetch,
-    Fetched,
     FetchFailed,
+    FetchMessages,
     GiveBack,
-    ParkedLanes,
+    HandlerEnded,
+    MessagesFetched,
+    ReadParkedLanes,
     ReleasePartitions,
     Report,
     Revoked,
@@ -63,14 +63,14 @@ class ConsumerRunner:
         self._handlers = ThreadPoolExecutor(state.concurrency, "twicesafe-consumer")
         self._fetcher = ThreadPoolExecutor(1, "twicesafe-fetch")
         self._acts: dict[type, Callable[[Any], Any]] = {
-            Fetch: self._fetch,
+            FetchMessages: self._fetch,
             Start: self._start,
-            Collect: self._collect,
+            CollectEvents: self._collect,
             Acknowledge: lambda command: source.acknowledge(command.receipts),
             GiveBack: lambda command: source.give_back(command.receipts, command.seconds),
             Extend: lambda command: source.extend(command.receipts),
             ReleasePartitions: lambda command: source.release(command.partitions),
-            ParkedLanes: lambda command: parked_lanes(),
+            ReadParkedLanes: lambda command: parked_lanes(),
         }
 
     def run(self) -> Report:
@@ -100,12 +100,12 @@ class ConsumerRunner:
         act = self._acts.get(type(command))
         return self._run.perform(command) if act is None else act(command)
 
-    def _fetch(self, command: Fetch) -> None:
+    def _fetch(self, command: FetchMessages) -> None:
         def fetch() -> None:
             try:
                 joined = getattr(self._source, "joined", True)  # before it: none may mean none
                 some = self._source.fetch(command.most, _fetch_seconds(self._state))
-                found: Any = Fetched(some, joined)
+                found: Any = MessagesFetched(some, joined)
             except Exception as error:
                 found = FetchFailed(error)
             self._happened.put(found)
@@ -118,9 +118,9 @@ class ConsumerRunner:
             self._handlers.submit(contextvars.copy_context().run, self._work, number, job)
 
     def _work(self, number: int, job: Invoke | Detach) -> None:
-        self._happened.put(Ended(number, self._run._run_job(job)))
+        self._happened.put(HandlerEnded(number, self._run._run_job(job)))
 
-    def _collect(self, command: Collect) -> list[Any]:
+    def _collect(self, command: CollectEvents) -> list[Any]:
         happened: list[Any] = []
         try:
             happened.append(self._happened.get(timeout=command.seconds))
@@ -147,14 +147,14 @@ class AsyncConsumerRunner:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._acts: dict[type, Callable[[Any], Any]] = {
-            Fetch: self._fetch,
+            FetchMessages: self._fetch,
             Start: self._start,
-            Collect: self._collect,
+            CollectEvents: self._collect,
             Acknowledge: lambda command: source.acknowledge(command.receipts),
             GiveBack: lambda command: source.give_back(command.receipts, command.seconds),
             Extend: lambda command: source.extend(command.receipts),
             ReleasePartitions: lambda command: source.release(command.partitions),
-            ParkedLanes: lambda command: parked_lanes(),
+            ReadParkedLanes: lambda command: parked_lanes(),
         }
 
     async def run(self) -> Report:
@@ -194,12 +194,14 @@ class AsyncConsumerRunner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _fetch(self, command: Fetch) -> None:
+    def _fetch(self, command: FetchMessages) -> None:
         async def fetch() -> None:
             try:
                 seconds = _fetch_seconds(self._state)
                 joined = getattr(self._source, "joined", True)
-                self._report(Fetched(await self._source.fetch(command.most, seconds), joined))
+                self._report(
+                    MessagesFetched(await self._source.fetch(command.most, seconds), joined)
+                )
             except Exception as error:
                 self._report(FetchFailed(error))
 
@@ -215,9 +217,9 @@ class AsyncConsumerRunner:
         try:
             reply = await self._run._run_job(job)
         finally:
-            self._report(Ended(number, reply))
+            self._report(HandlerEnded(number, reply))
 
-    async def _collect(self, command: Collect) -> list[Any]:
+    async def _collect(self, command: CollectEvents) -> list[Any]:
         if not self._happened and command.seconds > 0:
             self._news.clear()
             try:

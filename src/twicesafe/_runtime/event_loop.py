@@ -45,7 +45,7 @@ from ..errors import LeaseLostError, TwicesafeError, UsageError
 from .batch_jobs import TaskJobs
 from .checked_store import AsyncCheckedStore
 from .flow_run import CLAIMS, RECORDING, FlowRun
-from .guarded_store import AsyncGuardedStore, Guard, GuardedStore
+from .guarded_store import AsyncGuardedStore, GuardedStore, StoreGuard
 from .invocation import invoke_async
 from .shared_state import SharedState
 
@@ -81,7 +81,7 @@ class EventLoopRuntime(SharedState):
             self._blocking = self.store.blocking_store()
         return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
 
-    def break_circuit(self, settings: Breaker, fallback: Any) -> Guard:
+    def break_circuit(self, settings: Breaker, fallback: Any) -> StoreGuard:
         """Stop asking a store that fails. Renewals go where their claims are."""
         guard = self._guard_by(settings, AsyncGuardedStore, fallback)
         plain = self._perform_blocking

@@ -25,13 +25,13 @@ from .._values.clocks import WorkerClock
 from .._values.settings import seconds
 from ..errors import StoreUnavailableError
 
-__all__ = ["AsyncGuardedStore", "Guard", "GuardedStore"]
+__all__ = ["AsyncGuardedStore", "GuardedStore", "StoreGuard"]
 
 _LAST = frozenset({Complete, Fail, Abandon})
 """The requests that end a claim."""
 
 
-class Guard:
+class StoreGuard:
     """The circuit, shared by the guarded store, the lease keeper and the events of failed deliveries."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Guard:
 
 
 class _Guarded:
-    def __init__(self, store: Any, fallback: Any, guard: Guard) -> None:
+    def __init__(self, store: Any, fallback: Any, guard: StoreGuard) -> None:
         self._store, self._fallback, self._guard = store, fallback, guard
 
     def __getattr__(self, name: str) -> Any:

@@ -15,7 +15,15 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 from .._core.driving import drive, drive_async
-from .._core.relay_lease import Check, Collect, Listen, Pause, Publish, RelayState, keep_slots
+from .._core.relay_lease import (
+    CheckBroker,
+    Collect,
+    KeeperPause,
+    Listen,
+    Publish,
+    RelayState,
+    keep_slots,
+)
 from .._core.relay_publish import publish_pending
 from ..errors import BrokerUnavailableError
 
@@ -69,7 +77,7 @@ class RelayRunner:
 
     def _do(self, command: Any) -> Any:
         kind = type(command)
-        if kind is Publish or kind is Check:
+        if kind is Publish or kind is CheckBroker:
             if self._pool is None:
                 self._take(command)
             else:
@@ -80,12 +88,12 @@ class RelayRunner:
         if kind is Listen:
             self._listen_for(command.owner, min(command.seconds, LISTEN_SLICE))
             return None
-        if kind is Pause:
+        if kind is KeeperPause:
             self._over.wait(command.seconds)
             return None
         return self._perform(command)
 
-    def _take(self, command: Publish | Check) -> None:
+    def _take(self, command: Publish | CheckBroker) -> None:
         answers: Any
         try:
             if type(command) is Publish:
@@ -147,7 +155,7 @@ class AsyncRelayRunner:
 
     def _do(self, command: Any) -> Any:
         kind = type(command)
-        if kind is Publish or kind is Check:
+        if kind is Publish or kind is CheckBroker:
             task = asyncio.create_task(self._take(command))
             self._under_way.add(task)
             task.add_done_callback(lambda ended: self._handle_answers(command.ticket, ended))
@@ -156,11 +164,11 @@ class AsyncRelayRunner:
             return self._collect(command.seconds)
         if kind is Listen:
             return self._listen(command)
-        if kind is Pause:
+        if kind is KeeperPause:
             return _until(self._over, command.seconds)
         return self._perform(command)
 
-    async def _take(self, command: Publish | Check) -> Any:
+    async def _take(self, command: Publish | CheckBroker) -> Any:
         if type(command) is Publish:
             return _checked(await self._publisher.publish(command.messages), command)
         return await self._publisher.check()

@@ -11,7 +11,7 @@ from .._values.breaker import Breaker
 from .._values.clocks import WorkerClock, since_boot
 from .._values.closed import closed
 from ..events import Event
-from .guarded_store import Guard
+from .guarded_store import StoreGuard
 from .lease_keeper import LeaseKeeper
 from .replay_cache import ReplayCache
 from .single_flight import Flight, SingleFlight
@@ -48,10 +48,12 @@ class SharedState:
         self._transactions: Any = None
         in_child(self._forget_all)
 
-    guard: Guard | None = None
+    guard: StoreGuard | None = None
     """The circuit breaker; None: there is none."""
 
-    def _guard_by(self, settings: Breaker, guarded: Callable[..., Any], fallback: Any) -> Guard:
+    def _guard_by(
+        self, settings: Breaker, guarded: Callable[..., Any], fallback: Any
+    ) -> StoreGuard:
         """Put this breaker in front of the store when it fails."""
         plain = self.store
 
@@ -60,7 +62,7 @@ class SharedState:
             if self.store is before:  # else it was closed
                 self.store = after
 
-        self.guard = guard = Guard(settings, self.keeper._notify, self.clock, swap)
+        self.guard = guard = StoreGuard(settings, self.keeper._notify, self.clock, swap)
         in_front = guarded(plain, fallback, guard)
         return guard
 

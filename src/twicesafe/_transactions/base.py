@@ -24,7 +24,7 @@ from ..errors import (
     UsageError,
 )
 from ..stores._base import Program
-from .state import State, ask, state_of, sync, sync_async
+from .state import TransactionState, ask, state_of, sync, sync_async
 
 __all__ = [
     "AsyncTransaction",
@@ -45,7 +45,7 @@ Style: TypeAlias = Literal["?", "%s", "$1"]
 """The driver's placeholder style."""
 
 
-SURE: Final = (State.OPEN, State.BEGINS)
+SURE: Final = (TransactionState.OPEN, TransactionState.BEGINS)
 """The caller's later commit will commit what we write now."""
 
 
@@ -85,29 +85,30 @@ class Described(abc.ABC):
     def driver(self) -> Any:
         """The driver's own connection, below any wrapper."""
 
-    def look(self, heard: bool = False) -> State:
+    def look(self, heard: bool = False) -> TransactionState:
         """The state that the driver knows, without a round trip; `heard`: the server just answered."""
         return state_of(self.dialect, self.driver(), heard)
 
-    def opened(self, state: State) -> Program[None]:
+    def opened(self, state: TransactionState) -> Program[None]:
         """Raise `UsageError` unless the caller's later commit will commit what we write now.
 
         `state`: what a first look told, which is not sure of that.
         """
-        if state is State.CLAIMED:
+        if state is TransactionState.CLAIMED:
             yield Change("DO 0") if self.dialect == "mysql" else HEAR
             state = self._looked(heard=True)
-        if state is State.COMMITS and self.begins:
+        if state is TransactionState.COMMITS and self.begins:
             yield Query("SELECT 1")
             state = self._looked()
-        if state is State.UNKNOWN:
+        if state is TransactionState.UNKNOWN:
             state = yield from ask(self.dialect)
-        if state is State.FAILED:
+        if state is TransactionState.FAILED:
             raise self.failed()
-        if state in (State.COMMITS, State.CLAIMED):  # still claimed: another thread uses it
+        # still claimed: another thread uses it
+        if state in (TransactionState.COMMITS, TransactionState.CLAIMED):
             raise self.refuse()
 
-    def _looked(self, heard: bool = False) -> State:
+    def _looked(self, heard: bool = False) -> TransactionState:
         try:
             return self.look(heard)
         except TwicesafeError:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from .._engines.sql.commands import Change, Query
 from ..errors import UsageError
 from .base import Dialect, Ends, Style, Transaction, plain
-from .state import State, refuse_pipeline
+from .state import TransactionState, refuse_pipeline
 
 __all__ = ["DjangoTransaction"]
 
@@ -56,18 +56,18 @@ class DjangoTransaction(Transaction):
         self._connection.ensure_connection()
         return self._connection.connection
 
-    def look(self, heard: bool = False) -> State:
+    def look(self, heard: bool = False) -> TransactionState:
         """Both Django and the server must report the caller's open transaction."""
         connection = self._connection
         if not connection.in_atomic_block:
             if connection.get_autocommit():
-                return State.COMMITS
+                return TransactionState.COMMITS
         elif connection.needs_rollback:
-            return State.FAILED
+            return TransactionState.FAILED
         refuse_pipeline(self.driver(), "Django")
         state = super().look(heard)
         if (
-            state is State.OPEN
+            state is TransactionState.OPEN
             and self.dialect == "sqlite"
             and connection.in_atomic_block
             and self.driver().isolation_level is not None

@@ -19,7 +19,7 @@ from .._engines.sql.commands import Change, Query
 from ..errors import UsageError
 from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction, plain
 from .mysql import with_hex
-from .state import State, refuse_pipeline, state_of
+from .state import TransactionState, refuse_pipeline, state_of
 
 __all__ = [
     "AsyncConnectionTransaction",
@@ -69,12 +69,12 @@ class _Wrapped(Described):
     def driver(self) -> Any:
         return self.blocking().connection.driver_connection
 
-    def look(self, heard: bool = False) -> State:
+    def look(self, heard: bool = False) -> TransactionState:
         connection = self.blocking().connection
         driver = connection.driver_connection
         refuse_pipeline(driver, "SQLAlchemy")
         if getattr(connection.dbapi_connection, "autocommit", False) is True:
-            return State.COMMITS  # after a BEGIN by hand too: rollback() may do nothing
+            return TransactionState.COMMITS  # after a BEGIN by hand too: rollback() may do nothing
         return state_of(self.dialect, driver, heard)
 
     def is_doubtful(self) -> bool:
@@ -125,7 +125,7 @@ def _begins_first(probe: Any, driver: Any) -> bool:
         probe.begin()
     except Exception as error:
         return "locked" in str(error)  # BEGIN IMMEDIATE, while the caller writes
-    return state_of("sqlite", driver) is State.OPEN
+    return state_of("sqlite", driver) is TransactionState.OPEN
 
 
 def _begin_sqlite(connection: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._engines.sql.commands import Change, Query
 from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction, explain
-from .state import State, state_of
+from .state import TransactionState, state_of
 
 __all__ = ["AiosqliteTransaction", "SqliteTransaction"]
 
@@ -48,14 +48,14 @@ class SqliteTransaction(_Looked, Transaction):
 
 
 class AiosqliteTransaction(_Looked, AsyncTransaction):
-    _state = State.UNKNOWN
+    _state = TransactionState.UNKNOWN
 
     async def check(self) -> None:
         """From Python 3.12 on, only the connection's own thread may read all of its state."""
         connection = self._connection
         try:
             self._state = (
-                State.OPEN
+                TransactionState.OPEN
                 if connection.in_transaction
                 else await connection._execute(state_of, self.dialect, connection)
             )
@@ -63,7 +63,7 @@ class AiosqliteTransaction(_Looked, AsyncTransaction):
             raise explain(self.dialect, error) from error
         await super().check()
 
-    def look(self, heard: bool = False) -> State:
+    def look(self, heard: bool = False) -> TransactionState:
         return self._state
 
     async def execute(self, statement: Query | Change) -> Any:

@@ -22,10 +22,10 @@ from .._engines.sql.commands import Change, Query
 from ..errors import AtomicityBrokenError, UsageError
 from ..stores._base import Program
 
-__all__ = ["State", "ask", "refuse_pipeline", "state_of", "sync", "sync_async"]
+__all__ = ["TransactionState", "ask", "refuse_pipeline", "state_of", "sync", "sync_async"]
 
 
-class State(enum.Enum):
+class TransactionState(enum.Enum):
     OPEN = enum.auto()
     BEGINS = enum.auto()
     CLAIMED = enum.auto()
@@ -34,7 +34,7 @@ class State(enum.Enum):
     UNKNOWN = enum.auto()
 
 
-def sqlite_state(connection: Any) -> State:
+def sqlite_state(connection: Any) -> TransactionState:
     """Of a connection of `sqlite3`, or of a library that copies it.
 
     A savepoint without a BEGIN opens a transaction too, which its RELEASE commits. SQLite does not
@@ -47,17 +47,18 @@ def sqlite_state(connection: Any) -> State:
             "open; use sqlite3 or aiosqlite"
         )
     if connection.in_transaction:
-        return State.OPEN
+        return TransactionState.OPEN
     autocommit = getattr(connection, "autocommit", -1)  # Python 3.12; -1: by isolation_level
     if autocommit is True or autocommit is False:
-        return State.COMMITS if autocommit else State.BEGINS
-    return State.COMMITS if connection.isolation_level is None else State.BEGINS
+        return TransactionState.COMMITS if autocommit else TransactionState.BEGINS
+    commits = connection.isolation_level is None
+    return TransactionState.COMMITS if commits else TransactionState.BEGINS
 
 
 _PG_IDLE, _PG_ACTIVE, _PG_FAILED = 0, 1, 3
 
 
-def postgresql_state(connection: Any, heard: bool) -> State:
+def postgresql_state(connection: Any, heard: bool) -> TransactionState:
     """psycopg 3 begins by itself unless autocommit is on; asyncpg never does.
 
     psycopg learns the state when the server is ready for the next query. In a pipeline that is at a
@@ -67,15 +68,15 @@ def postgresql_state(connection: Any, heard: bool) -> State:
     if hasattr(connection, "pgconn"):
         status = int(connection.pgconn.transaction_status)
         if status == _PG_ACTIVE or (not heard and int(connection.pgconn.pipeline_status)):
-            return State.CLAIMED
+            return TransactionState.CLAIMED
         if status == _PG_FAILED:
-            return State.FAILED
+            return TransactionState.FAILED
         if status != _PG_IDLE:
-            return State.OPEN
-        return State.COMMITS if connection.autocommit else State.BEGINS
+            return TransactionState.OPEN
+        return TransactionState.COMMITS if connection.autocommit else TransactionState.BEGINS
     if hasattr(connection, "is_in_transaction"):
-        return State.OPEN if connection.is_in_transaction() else State.COMMITS
-    return State.UNKNOWN
+        return TransactionState.OPEN if connection.is_in_transaction() else TransactionState.COMMITS
+    return TransactionState.UNKNOWN
 
 
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2
@@ -83,7 +84,7 @@ _HEARD: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 """Connections that answered one of our statements, with the number of their session."""
 
 
-def mysql_state(connection: Any, heard: bool) -> State:
+def mysql_state(connection: Any, heard: bool) -> TransactionState:
     """PyMySQL, asyncmy and aiomysql keep the flags of the server's last OK, which can be outdated.
 
     An error carries no flags, but a deadlock rolls back the whole transaction: after one, a
@@ -92,20 +93,20 @@ def mysql_state(connection: Any, heard: bool) -> State:
     """
     flags = getattr(connection, "server_status", None)
     if not isinstance(flags, int):
-        return State.UNKNOWN
+        return TransactionState.UNKNOWN
     session = getattr(connection, "server_thread_id", None)
     if heard:
         _HEARD[connection] = session
     elif _HEARD.get(connection) != session:
-        return State.CLAIMED
+        return TransactionState.CLAIMED
     if not flags & _AUTOCOMMIT:
-        return State.BEGINS
+        return TransactionState.BEGINS
     if not flags & _IN_TRANSACTION:
-        return State.COMMITS
-    return State.OPEN if heard else State.CLAIMED
+        return TransactionState.COMMITS
+    return TransactionState.OPEN if heard else TransactionState.CLAIMED
 
 
-def state_of(dialect: str, connection: Any, heard: bool = False) -> State:
+def state_of(dialect: str, connection: Any, heard: bool = False) -> TransactionState:
     """The state, read from the driver's own connection."""
     if dialect == "mysql":
         return mysql_state(connection, heard)
@@ -132,21 +133,21 @@ async def sync_async(connection: Any) -> None:
         pass
 
 
-def ask(dialect: str) -> Program[State]:
+def ask(dialect: str) -> Program[TransactionState]:
     """Find out by statements: a setting or a savepoint lasts as long as its transaction."""
     try:
         if dialect == "postgresql":
             yield Query("SELECT set_config('twicesafe.open', 'yes', true)")
             rows = yield Query("SELECT current_setting('twicesafe.open', true)")
-            return State.OPEN if rows[0][0] == "yes" else State.COMMITS
+            return TransactionState.OPEN if rows[0][0] == "yes" else TransactionState.COMMITS
         rows = yield Query("SELECT @@autocommit")
         if not int(rows[0][0]):
-            return State.BEGINS
+            return TransactionState.BEGINS
     except AtomicityBrokenError:
-        return State.FAILED
+        return TransactionState.FAILED
     yield Change("SAVEPOINT twicesafe_open")
     try:
         yield Change("RELEASE SAVEPOINT twicesafe_open")
     except AtomicityBrokenError:
-        return State.COMMITS
-    return State.OPEN
+        return TransactionState.COMMITS
+    return TransactionState.OPEN

@@ -1,8 +1,8 @@
 """Policy: the settings that decide how a receiver behaves, validated when created.
 
 Policies are never merged: the decorator's applies if it has one, else the receiver's, else the
-default. Durations are seconds, timedeltas or text ("7d", "1h30m"). An invalid setting raises `ConfigurationError`, which
-names the field and the fix.
+default. Durations are seconds, timedeltas or text ("7d", "1h30m"). An invalid setting raises
+`ConfigurationError`, which names the field and the fix.
 """
 
 from __future__ import annotations

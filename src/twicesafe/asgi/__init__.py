@@ -12,7 +12,7 @@
 - A response streams through while it is recorded. The record is written before the last chunk is
   sent, so a client that retries as soon as it sees the end gets the replay.
 - An exception, a cut response or a short response leaves the outcome unknown. The key is held, and
-  the client gets `outcome-unknown` (see the setting `on_unknown`).
+  the client gets `outcome-unknown` (see the setting `takeover`).
 
 `_core.http.flow` makes all decisions. Put compression and CORS outside this middleware, and
 authentication and rate limits too where possible.

@@ -7,7 +7,7 @@ from operator import is_
 from typing import Any, TypeAlias
 
 from .._core.http.message import HttpRequest, StoredResponse
-from .._core.http.rules import Rules
+from .._core.http.rules import HttpRules
 
 __all__ = [
     "App",
@@ -59,7 +59,7 @@ class Inner:
 
     __slots__ = ("_known", "_outer", "scope")
 
-    def __init__(self, outer: Scope, rules: Rules, *, records: bool = True) -> None:
+    def __init__(self, outer: Scope, rules: HttpRules, *, records: bool = True) -> None:
         self._outer = outer
         self.scope: Scope = dict(outer)
         hidden = rules.hidden
@@ -80,7 +80,7 @@ class Inner:
                 self._known[name] = self._outer[name] = value
 
 
-async def whole_body(receive: Receive, rules: Rules) -> bytes | None:
+async def whole_body(receive: Receive, rules: HttpRules) -> bytes | None:
     """The whole body, or None if the client disconnected first."""
     chunks: list[bytes] = []
     size = 0

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from .._core.driving import drive_async
-from .._core.http.flow import Respond, Run
+from .._core.http.flow import Respond, RunHandler
 from .._core.http.policy import HttpPolicy
-from .._edges.http_guard import Guard, perform
+from .._edges.http_guard import HttpGuard, perform
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
 from ._exchange import AsgiExchange
@@ -40,7 +40,7 @@ class IdempotencyMiddleware:
     ) -> None:
         check_receiver(receiver, AsyncReceiver, "twicesafe.asgi")
         self.app = app
-        self._guard = Guard(receiver, policy)
+        self._guard = HttpGuard(receiver, policy)
         self.policy, self._rules = self._guard.policy, self._guard.rules
         self._running: set[asyncio.Task[None]] = set()
 
@@ -50,7 +50,7 @@ class IdempotencyMiddleware:
         own = copy_context()  # the server's context, without the claim
         read = partial(whole_body, receive, self._rules)
         step = await drive_async(self._guard.admit(request_of(scope), read), perform)
-        if isinstance(step, Run):
+        if isinstance(step, RunHandler):
             inner = Inner(scope, self._rules)
             running = AsgiExchange(step.exchange, inner, receive, send, own)
             inside = copy_context()  # the claim lives on in the context of the task

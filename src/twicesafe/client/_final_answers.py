@@ -31,7 +31,7 @@ from .._core.http.problems import CASES
 from ._policy import RetryPolicy
 
 __all__ = [
-    "Answer",
+    "ResponseSummary",
     "Unanswered",
     "blames_certificate",
     "is_final",
@@ -45,7 +45,7 @@ _PROBLEM: Final = 65536
 _ENDLESS: Final = frozenset({"text/event-stream", "application/x-ndjson", "application/jsonl"})
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ResponseSummary(msgspec.Struct, frozen=True):
     """The parts of a response that decide whether it is final."""
 
     status: int
@@ -81,12 +81,12 @@ def blames_certificate(error: BaseException) -> bool:
     return False
 
 
-def is_replay(answer: Answer, policy: RetryPolicy) -> bool:
+def is_replay(answer: ResponseSummary, policy: RetryPolicy) -> bool:
     marker = policy.http.replay_header
     return marker is not None and answer.headers.get(marker.lower(), "").lower() == "true"
 
 
-def is_final(answer: Answer, policy: RetryPolicy, *, may_be_running: bool) -> bool:
+def is_final(answer: ResponseSummary, policy: RetryPolicy, *, may_be_running: bool) -> bool:
     if is_replay(answer, policy):
         return True
     said = _said(answer)
@@ -143,7 +143,7 @@ def _is_problem(headers: Mapping[str, str]) -> bool:
     return _kind(headers) == "application/problem+json"
 
 
-def _said(answer: Answer) -> bool | None:
+def _said(answer: ResponseSummary) -> bool | None:
     """Whether the answer itself says that a retry may succeed; None: it does not say."""
     if answer.status >= 400 and _is_problem(answer.headers):
         try:

@@ -24,9 +24,9 @@ import msgspec
 from .._core.http.key_field import field_of, parse_key
 from .._values.keys import Key
 from ..propagation import as_sent
-from ._final_answers import Answer, Unanswered
+from ._final_answers import ResponseSummary, Unanswered
 from ._policy import RetryPolicy
-from ._sending import SAFE, Call, call_of
+from ._sending import SAFE, KeyedRequest, call_of
 
 __all__ = ["ROOT", "Root", "call_from", "is_redirect", "start", "take_off"]
 
@@ -55,7 +55,7 @@ def start(
     path: str,
     headers: MutableMapping[str, Any],
     root: Root | None,
-) -> tuple[Call | None, Root | None]:
+) -> tuple[KeyedRequest | None, Root | None]:
     """The call that a request is, its key written into the headers; and where it began.
 
     `root`: set if it follows a redirect, or is sent again after one.
@@ -75,7 +75,7 @@ def start(
     return call, root
 
 
-def call_from(policy: RetryPolicy, root: Root, method: str, url: str) -> Call | None:
+def call_from(policy: RetryPolicy, root: Root, method: str, url: str) -> KeyedRequest | None:
     """The call at this address; None: the redirected request needs no key."""
     if method in SAFE:
         return None
@@ -83,7 +83,7 @@ def call_from(policy: RetryPolicy, root: Root, method: str, url: str) -> Call | 
     if url != root.url:
         place = hashlib.sha256(f"{method} {url}".encode("utf-8", "surrogatepass")).hexdigest()
         key = as_sent(Key(key).derive(f"redirect {place}"), policy.http)
-    return Call(root.key, field_of(key, strict=policy.http.strict), root.fresh)
+    return KeyedRequest(root.key, field_of(key, strict=policy.http.strict), root.fresh)
 
 
 def take_off(policy: RetryPolicy, headers: MutableMapping[str, Any]) -> None:
@@ -93,9 +93,9 @@ def take_off(policy: RetryPolicy, headers: MutableMapping[str, Any]) -> None:
             pass  # aiohttp's takes off one line at a time
 
 
-def is_redirect(reply: Answer | Unanswered) -> bool:
+def is_redirect(reply: ResponseSummary | Unanswered) -> bool:
     return (
-        isinstance(reply, Answer)
+        isinstance(reply, ResponseSummary)
         and reply.status in _STATUSES
         and bool(reply.headers.get("location"))
     )

@@ -24,33 +24,44 @@ from .._values.settings import seconds
 from ..errors import InvalidKeyError
 from ..propagation import numbered, outgoing_key
 from ._budget import Budget
-from ._final_answers import Answer, Unanswered, is_final, is_replay, retry_after
+from ._final_answers import ResponseSummary, Unanswered, is_final, is_replay, retry_after
 from ._policy import RetryPolicy
 from ._sent import End, Sent
 
-__all__ = ["SAFE", "Attempt", "Call", "Ended", "Pause", "Sending", "call_of", "send"]
+__all__ = [
+    "SAFE",
+    "CallEnded",
+    "KeyedRequest",
+    "RetryPause",
+    "SendAttempt",
+    "Sending",
+    "call_of",
+    "send",
+]
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"})
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class SendAttempt(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Pause(msgspec.Struct, frozen=True):
+class RetryPause(msgspec.Struct, frozen=True):
     seconds: float
-    answer: Answer | None
+    answer: ResponseSummary | None
 
 
-class Ended(msgspec.Struct, frozen=True):
-    reply: Answer | Unanswered
+class CallEnded(msgspec.Struct, frozen=True):
+    reply: ResponseSummary | Unanswered
     sent: Sent
 
 
-Sending: TypeAlias = Generator[Attempt | Pause, Answer | Unanswered | None, Ended]
+Sending: TypeAlias = Generator[
+    SendAttempt | RetryPause, ResponseSummary | Unanswered | None, CallEnded
+]
 
 
-class Call(msgspec.Struct, frozen=True):
+class KeyedRequest(msgspec.Struct, frozen=True):
     """A request that has a key."""
 
     key: str
@@ -65,7 +76,7 @@ class Call(msgspec.Struct, frozen=True):
 
 def call_of(
     policy: RetryPolicy, method: str, path: str, headers: Iterable[tuple[str, str]]
-) -> Call | None:
+) -> KeyedRequest | None:
     """The call for a request; None: it needs no key and is sent unchanged."""
     if method in SAFE:
         return None
@@ -74,7 +85,9 @@ def call_of(
     given = [value.encode("utf-8", "replace") for name, value in headers if name.lower() in names]
     try:
         if given:
-            return Call(parse_key(given, strict=http.strict, most=http.max_key), None, False)
+            return KeyedRequest(
+                parse_key(given, strict=http.strict, most=http.max_key), None, False
+            )
         if method not in http.methods:
             return None
         inside = policy.propagate and current_key() is not None
@@ -85,11 +98,11 @@ def call_of(
         )
     except BadKey as bad:
         raise InvalidKeyError(f"{http.header}: {bad}; nothing was sent") from None
-    return Call(key, field_of(key, strict=http.strict), not inside)
+    return KeyedRequest(key, field_of(key, strict=http.strict), not inside)
 
 
 def send(
-    call: Call,
+    call: KeyedRequest,
     policy: RetryPolicy,
     budget: Budget,
     rewind: Callable[[], bool],
@@ -105,27 +118,27 @@ def send(
     number = 0
     while True:
         number += 1
-        reply = yield Attempt(max(0.001, begun + deadline - now()))
+        reply = yield SendAttempt(max(0.001, begun + deadline - now()))
         assert reply is not None
         replayed = False
         wait = policy.backoff.delay(number, chance())
-        if isinstance(reply, Answer):
+        if isinstance(reply, ResponseSummary):
             replayed = is_replay(reply, policy)
             running = number > 1 or not call.fresh
             if is_final(reply, policy, may_be_running=running):
-                return Ended(reply, Sent(call.key, number, replayed, "answered"))
+                return CallEnded(reply, Sent(call.key, number, replayed, "answered"))
             wait += retry_after(reply.headers, wall())
         elif reply.final:
-            return Ended(reply, Sent(call.key, number, False, "error"))
+            return CallEnded(reply, Sent(call.key, number, False, "error"))
         end: End | None = None
         if number >= policy.attempts:
             end = "attempts"
         elif now() - begun + wait >= deadline:
             end = "deadline"
-        elif (isinstance(reply, Answer) or reply.sent) and not rewind():
+        elif (isinstance(reply, ResponseSummary) or reply.sent) and not rewind():
             end = "body"
         elif not budget.spend():
             end = "budget"
         if end is not None:
-            return Ended(reply, Sent(call.key, number, replayed, end))
-        yield Pause(wait, reply if isinstance(reply, Answer) else None)
+            return CallEnded(reply, Sent(call.key, number, replayed, end))
+        yield RetryPause(wait, reply if isinstance(reply, ResponseSummary) else None)

@@ -18,10 +18,10 @@ from contextvars import ContextVar
 from .._core.driving import drive_async
 from .._values.drivers import driver
 from ._budget import Budget
-from ._final_answers import Answer, Unanswered, blames_certificate, read_ahead
+from ._final_answers import ResponseSummary, Unanswered, blames_certificate, read_ahead
 from ._policy import RetryPolicy
 from ._redirects import Root, is_redirect, start
-from ._sending import Attempt, Pause, send
+from ._sending import RetryPause, SendAttempt, send
 from ._sent import mark
 
 with driver("aiohttp"):
@@ -60,8 +60,8 @@ class RetryMiddleware:
         if call is None:
             return await handler(request)
 
-        async def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
-            if isinstance(command, Attempt):
+        async def perform(command: SendAttempt | RetryPause) -> ResponseSummary | Unanswered | None:
+            if isinstance(command, SendAttempt):
                 return await self._attempt(request, handler, command.seconds)
             if command.answer is not None:
                 command.answer.native.close()
@@ -81,7 +81,7 @@ class RetryMiddleware:
 
     async def _attempt(
         self, request: ClientRequest, handler: ClientHandlerType, left: float
-    ) -> Answer | Unanswered:
+    ) -> ResponseSummary | Unanswered:
         try:
             async with asyncio.timeout(left):
                 response = await handler(request)
@@ -95,7 +95,7 @@ class RetryMiddleware:
         except _CUT as error:
             sent = not isinstance(error, _NOT_SENT)
             return Unanswered(error, sent, blames_certificate(error))
-        return Answer(response.status, headers, body, response)
+        return ResponseSummary(response.status, headers, body, response)
 
 
 _redirected: ContextVar[tuple[object, Root] | None] = ContextVar("_redirected", default=None)

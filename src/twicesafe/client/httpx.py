@@ -20,10 +20,10 @@ from typing import Any
 from .._core.driving import drive, drive_async
 from .._values.drivers import driver
 from ._budget import Budget
-from ._final_answers import Answer, Unanswered, blames_certificate, read_ahead
+from ._final_answers import ResponseSummary, Unanswered, blames_certificate, read_ahead
 from ._policy import RetryPolicy
 from ._redirects import ROOT, Root, is_redirect, start, take_off
-from ._sending import Attempt, Call, Ended, Pause, send
+from ._sending import CallEnded, KeyedRequest, RetryPause, SendAttempt, send
 from ._sent import EXTENSION, mark
 
 with driver("httpx"):
@@ -44,19 +44,19 @@ class _Retrying:
         self.policy = policy or RetryPolicy()
         self.budget = budget or Budget()
 
-    def _call(self, request: httpx.Request) -> tuple[Call | None, Root | None]:
+    def _call(self, request: httpx.Request) -> tuple[KeyedRequest | None, Root | None]:
         address = str(request.url.copy_with(fragment=None))
         root = request.extensions.get(ROOT)
         path, headers = request.url.path, request.headers
         return start(self.policy, request.method, address, path, headers, root)
 
-    def _ended(self, request: httpx.Request, ended: Ended, root: Root | None) -> httpx.Response:
+    def _ended(self, request: httpx.Request, ended: CallEnded, root: Root | None) -> httpx.Response:
         if is_redirect(ended.reply):  # the client makes the next request from this one
             take_off(self.policy, request.headers)
             request.extensions = {**request.extensions, ROOT: root}
         return _result(ended)
 
-    def _flow(self, call: Call, request: httpx.Request) -> Any:
+    def _flow(self, call: KeyedRequest, request: httpx.Request) -> Any:
         return send(call, self.policy, self.budget, lambda: _is_replayable(request.stream))
 
     def _room(self, response: httpx.Response) -> int:
@@ -84,8 +84,8 @@ class RetryTransport(_Retrying, httpx.BaseTransport):
             return self._inner.handle_request(request)
         extensions = request.extensions
 
-        def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
-            if isinstance(command, Attempt):
+        def perform(command: SendAttempt | RetryPause) -> ResponseSummary | Unanswered | None:
+            if isinstance(command, SendAttempt):
                 request.extensions = _limited(extensions, command.seconds)
                 return self._attempt(request)
             if command.answer is not None:
@@ -99,7 +99,7 @@ class RetryTransport(_Retrying, httpx.BaseTransport):
             request.extensions = extensions
         return self._ended(request, ended, root)
 
-    def _attempt(self, request: httpx.Request) -> Answer | Unanswered:
+    def _attempt(self, request: httpx.Request) -> ResponseSummary | Unanswered:
         try:
             response = self._inner.handle_request(request)
             room = self._room(response)
@@ -147,8 +147,8 @@ class AsyncRetryTransport(_Retrying, httpx.AsyncBaseTransport):
             return await self._inner.handle_async_request(request)
         extensions = request.extensions
 
-        async def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
-            if isinstance(command, Attempt):
+        async def perform(command: SendAttempt | RetryPause) -> ResponseSummary | Unanswered | None:
+            if isinstance(command, SendAttempt):
                 request.extensions = _limited(extensions, command.seconds)
                 return await self._attempt(request)
             if command.answer is not None:
@@ -162,7 +162,7 @@ class AsyncRetryTransport(_Retrying, httpx.AsyncBaseTransport):
             request.extensions = extensions
         return self._ended(request, ended, root)
 
-    async def _attempt(self, request: httpx.Request) -> Answer | Unanswered:
+    async def _attempt(self, request: httpx.Request) -> ResponseSummary | Unanswered:
         try:
             response = await self._inner.handle_async_request(request)
             room = self._room(response)
@@ -233,7 +233,7 @@ def _with(response: httpx.Response, stream: Any) -> httpx.Response:
     )
 
 
-def _answer(response: httpx.Response, body: bytes | None = None) -> Answer:
+def _answer(response: httpx.Response, body: bytes | None = None) -> ResponseSummary:
     text = b""
     if body is not None:
         response = _with(response, httpx.ByteStream(body))
@@ -241,7 +241,7 @@ def _answer(response: httpx.Response, body: bytes | None = None) -> Answer:
             with contextlib.suppress(httpx.DecodingError):  # then only its status decides
                 text = _with(response, httpx.ByteStream(body)).read()
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, text, response)
+    return ResponseSummary(response.status_code, headers, text, response)
 
 
 def _unanswered(error: httpx.TransportError) -> Unanswered:
@@ -249,7 +249,7 @@ def _unanswered(error: httpx.TransportError) -> Unanswered:
     return Unanswered(error, not isinstance(error, _NOT_SENT), final)
 
 
-def _result(ended: Ended) -> httpx.Response:
+def _result(ended: CallEnded) -> httpx.Response:
     if isinstance(ended.reply, Unanswered):
         mark(ended.reply.error, ended.sent)
         raise ended.reply.error

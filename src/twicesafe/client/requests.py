@@ -21,10 +21,10 @@ from .._core.driving import drive
 from .._values.drivers import driver
 from ..errors import ConfigurationError
 from ._budget import Budget
-from ._final_answers import Answer, Unanswered, blames_certificate, read_ahead
+from ._final_answers import ResponseSummary, Unanswered, blames_certificate, read_ahead
 from ._policy import RetryPolicy
 from ._redirects import ROOT, is_redirect, start, take_off
-from ._sending import Attempt, Pause, send
+from ._sending import RetryPause, SendAttempt, send
 from ._sent import mark
 
 with driver("requests"):
@@ -77,8 +77,8 @@ class RetryAdapter(HTTPAdapter):
         if call is None:
             return super().send(request, timeout=timeout, **settings)
 
-        def perform(command: Attempt | Pause) -> Answer | Unanswered | None:
-            if isinstance(command, Attempt):
+        def perform(command: SendAttempt | RetryPause) -> ResponseSummary | Unanswered | None:
+            if isinstance(command, SendAttempt):
                 patience = _limited(timeout, command.seconds)
                 return self._attempt(request, {"timeout": patience, **settings})
             if command.answer is not None:
@@ -100,14 +100,14 @@ class RetryAdapter(HTTPAdapter):
 
     def _attempt(
         self, request: requests.PreparedRequest, settings: Mapping[str, Any]
-    ) -> Answer | Unanswered:
+    ) -> ResponseSummary | Unanswered:
         try:
             response = super().send(request, **settings)
             headers = {name.lower(): value for name, value in response.headers.items()}
             # Without stream=True requests reads the whole body anyway. With it, read only bodies of
             # known length: what was read cannot be put back.
             if settings["stream"] and not _is_short(response.status_code, headers, self.policy):
-                return Answer(response.status_code, headers, b"", response)
+                return ResponseSummary(response.status_code, headers, b"", response)
             try:
                 body = response.content
             except BaseException:
@@ -115,7 +115,7 @@ class RetryAdapter(HTTPAdapter):
                 raise
         except _CUT as error:
             return Unanswered(error, not _never_left(error), blames_certificate(error))
-        return Answer(response.status_code, headers, body or b"", response)
+        return ResponseSummary(response.status_code, headers, body or b"", response)
 
 
 def _is_short(status: int, headers: Mapping[str, str], policy: RetryPolicy) -> bool:

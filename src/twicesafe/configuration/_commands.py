@@ -12,7 +12,7 @@ from .._values.settings import expect
 from ..encryption import KeyRing
 from ..stores._urls import default_url
 from ._fields import check_fields
-from ._kinds import WRONG, Kind, Seconds, Url
+from ._kinds import WRONG, Seconds, Url, ValueKind
 from ._model import Section
 
 __all__ = [
@@ -91,7 +91,7 @@ STORE: Final = Section("store", StoreOptions, "Where records are kept.")
 _IN_CODE: Final = "cannot be set in a file: set it in Python, where the Receiver is opened"
 
 
-_KEY_RING: Final = Kind(
+_KEY_RING: Final = ValueKind(
     "env:NAME or file:/path",
     lambda value, _: value if value is None or isinstance(value, str) else WRONG,
     str,

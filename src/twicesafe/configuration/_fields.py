@@ -37,7 +37,7 @@ from ._kinds import (
     TEXTS,
     WHOLE,
     WRONG,
-    Kind,
+    ValueKind,
     choice,
 )
 
@@ -49,7 +49,7 @@ class Field:
     """One field of a model, with its kind and bounds."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     default: Any
     """MISSING: it must be given."""
     optional: bool = False
@@ -105,7 +105,7 @@ def check_fields(model: Any) -> None:
 
 
 def fields_of(
-    model: type[Any], without: Iterable[str] = (), kinds: Mapping[str, Kind] | None = None
+    model: type[Any], without: Iterable[str] = (), kinds: Mapping[str, ValueKind] | None = None
 ) -> tuple[Field, ...]:
     """The fields of a model. ``kinds``: the kinds that the annotations do not show."""
     named = tuple((kinds or {}).items())
@@ -114,7 +114,7 @@ def fields_of(
 
 @functools.cache
 def _fields(
-    model: Any, without: frozenset[str], kinds: tuple[tuple[str, Kind], ...]
+    model: Any, without: frozenset[str], kinds: tuple[tuple[str, ValueKind], ...]
 ) -> tuple[Field, ...]:
     given = dict(kinds)
     return tuple(
@@ -138,7 +138,7 @@ def _is_model(hint: Any) -> bool:
     return dataclasses.is_dataclass(hint) or get_origin(hint) is dict
 
 
-def _field(field: dataclasses.Field[Any], hint: Any, kind: Kind | None) -> Field:
+def _field(field: dataclasses.Field[Any], hint: Any, kind: ValueKind | None) -> Field:
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory
@@ -158,8 +158,8 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _kind_of(hint: Any) -> Kind | None:
-    told = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Kind)]
+def _kind_of(hint: Any) -> ValueKind | None:
+    told = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, ValueKind)]
     if told:
         return told[0]
     bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
@@ -170,7 +170,7 @@ def _kind_of(hint: Any) -> Kind | None:
     return _BY_HINT.get(bare)
 
 
-_BY_HINT: Final[dict[Any, Kind]] = {
+_BY_HINT: Final[dict[Any, ValueKind]] = {
     str: TEXT,
     bytes: SECRET,
     bool: SWITCH,

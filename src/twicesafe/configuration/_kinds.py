@@ -22,9 +22,9 @@ __all__ = [
     "URLS",
     "WHOLE",
     "WRONG",
-    "Kind",
     "Seconds",
     "Url",
+    "ValueKind",
     "choice",
 ]
 
@@ -32,7 +32,7 @@ WRONG: Final = object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class ValueKind:
     """One kind of value."""
 
     words: str
@@ -81,44 +81,44 @@ def _switch_or_texts(text: str) -> bool | list[str]:
 
 _STRINGS: Final = {"type": "array", "items": {"type": "string"}}
 
-TEXT: Final = Kind("text", _of(lambda v: isinstance(v, str)), str, {"type": "string"})
-SECRET: Final = Kind(
+TEXT: Final = ValueKind("text", _of(lambda v: isinstance(v, str)), str, {"type": "string"})
+SECRET: Final = ValueKind(
     "text",
     _of(lambda v: isinstance(v, str | bytes)),
     str,
     {"type": "string"},
     lambda v: "***" if v else "",
 )
-URL: Final = Kind(
+URL: Final = ValueKind(
     "a URL, in quotes",
     _of(lambda v: isinstance(v, str)), str, {"type": "string"}, lambda v: mask(v) if v else v,
 )  # fmt: skip
-SWITCH: Final = Kind(
+SWITCH: Final = ValueKind(
     "true or false", _of(lambda v: isinstance(v, bool)), _switch, {"type": "boolean"}
 )
-WHOLE: Final = Kind(
+WHOLE: Final = ValueKind(
     "a whole number",
     _of(lambda v: isinstance(v, int) and not isinstance(v, bool)), int, {"type": "integer"},
 )  # fmt: skip
-NUMBER: Final = Kind("a number", _of(_is_number), float, {"type": "number"})
-DURATION: Final = Kind(
+NUMBER: Final = ValueKind("a number", _of(_is_number), float, {"type": "number"})
+DURATION: Final = ValueKind(
     "seconds, or text like '90s'",
     seconds,
     str.strip,
     {"anyOf": [{"type": "number"}, {"type": "string", "pattern": DURATION_PATTERN}]},
 )
-TEXTS: Final = Kind('a list of text, like ["a", "b"]', _several(str, tuple), _split, _STRINGS)
-URLS: Final = Kind(
+TEXTS: Final = ValueKind('a list of text, like ["a", "b"]', _several(str, tuple), _split, _STRINGS)
+URLS: Final = ValueKind(
     'a list of URLs, like ["http://a", "http://b"]',
     TEXTS.convert, TEXTS.read, TEXTS.schema, lambda urls: tuple(map(mask, urls)),
 )  # fmt: skip
-NUMBERS: Final = Kind(
+NUMBERS: Final = ValueKind(
     "a list of whole numbers, like [429, 503]",
     _several(int, tuple),
     lambda text: [int(item) for item in _split(text)],
     {"type": "array", "items": {"type": "integer"}},
 )
-SWITCH_OR_TEXTS: Final = Kind(
+SWITCH_OR_TEXTS: Final = ValueKind(
     'true, false, or a list of text like ["a", "b"]',
     lambda v, name: v if isinstance(v, bool) else TEXTS.convert(v, name),
     _switch_or_texts,
@@ -126,7 +126,7 @@ SWITCH_OR_TEXTS: Final = Kind(
 )
 
 
-def choice(*words: str | bool) -> Kind:
+def choice(*words: str | bool) -> ValueKind:
     """One of these words; true and false among them are switches."""
     by_text = {str(word).lower(): word for word in words}
 
@@ -135,7 +135,7 @@ def choice(*words: str | bool) -> Kind:
             raise ValueError(text)
         return by_text[text.lower()]
 
-    return Kind(
+    return ValueKind(
         f"one of {', '.join(by_text)}",
         _of(lambda v: any(v == word and type(v) is type(word) for word in words)),
         read,

@@ -20,7 +20,7 @@ from .._values.settings import refuse_unknown
 from ..errors import ConfigurationError
 from ._documents import Document
 from ._fields import Field, fields_of, models_in
-from ._kinds import Kind
+from ._kinds import ValueKind
 
 __all__ = ["REQUIRED", "Section", "Setting", "notes_of"]
 
@@ -63,7 +63,7 @@ class Section:
     """What it sets, for the schema and the reference."""
     without: Mapping[str, str] = field(default_factory=dict)
     """Fields that cannot be set here, and the words that an error adds; "" for those it does not know."""
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, ValueKind] = field(default_factory=dict)
     """Kinds of fields whose annotations do not tell."""
     more: tuple[tuple[Field, str], ...] = ()
     """Settings beyond the model's fields, each with its meaning."""

@@ -1,4 +1,4 @@
-"""One dead letter, as operators see it, and which of them an act is about."""
+"""One dead letter, as operators see it, and which of them an action is about."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from ._base import opened
 from ._dead_letters import destination
 from ._letters import Chosen, Letter, letter_of, revived
 
-__all__ = ["DeadLetters", "Discarded", "Replayed"]
+__all__ = ["DeadLetters", "Discarded", "ReplayReport"]
 
 Run: TypeAlias = Callable[[Flow[Any]], Any]
 """Runs a request of a receiver, and waits for its end."""
@@ -45,7 +45,7 @@ QUIET: Final = 1.0
 """Seconds without a message after which all of them have been seen."""
 
 
-class Replayed(msgspec.Struct):
+class ReplayReport(msgspec.Struct):
     """What a replay did."""
 
     replayed: int = 0
@@ -93,14 +93,14 @@ class DeadLetters:
         to: str | None = None,
         limit: int = 1_000_000,
         run: Run | None = None,
-    ) -> Replayed:
+    ) -> ReplayReport:
         """Send letters back to where they came from, in their order; ``chosen`` says which.
 
         ``receiver``: opened on the store of the consumer that gave up on them. ``to``: the publisher,
         if it is not the broker that the letters are on. ``run``: runs a request of the receiver, if it is
         an async one.
         """
-        done, run = Replayed(), run or receiver._runtime.run
+        done, run = ReplayReport(), run or receiver._runtime.run
         publishers: dict[object, Any] = {}
         replayed: set[str] = set()
         """On earlier pages. What comes again has died again, and stays."""

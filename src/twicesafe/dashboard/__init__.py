@@ -1,4 +1,4 @@
-"""The dashboard: what a receiver and its store do, in a browser, and the acts of operators.
+"""The dashboard: what a receiver and its store do, in a browser, and the actions of operators.
 
     from twicesafe.dashboard import Access, dashboard
 

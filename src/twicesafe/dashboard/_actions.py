@@ -1,6 +1,6 @@
-"""Acts of operators: what each is called, whom it is for, and what really happened to one key.
+"""Actions of operators: what each is called, whom it is for, and what really happened to one key.
 
-An act on one key is about the run that the page showed: if another one has started since, or was decided on,
+An action on one key is about the run that the page showed: if another one has started since, or was decided on,
 nothing is changed. It reads the record before and after, and reports both. The store writes who and why
 in the same transaction as the change. `_bulk_actions` acts on everything that a filter matches.
 """
@@ -20,9 +20,9 @@ from .._edges.readable import state_words, visible
 from .._values.records import Record, State
 from ..errors import StoreUnavailableError, TwicesafeError
 from ._backend import Backend
-from ._forms import Answer, BadFormError, Signed, answer, number
+from ._forms import BadFormError, ResolvedAnswer, Signed, answer, number
 
-__all__ = ["ACTS", "LOOK", "UNKNOWN", "Act", "Result", "on_one", "request_of"]
+__all__ = ["ACTS", "LOOK", "UNKNOWN", "Act", "AppliedAction", "on_one", "request_of"]
 
 
 _log = logging.getLogger("twicesafe.dashboard")
@@ -105,11 +105,11 @@ ACTS: Final = {
         ),
     )
 }
-"""`restart`, and the acts of steps, are for durable runs."""
+"""`restart`, and the actions of steps, are for durable runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class AppliedAction:
     """What really happened."""
 
     changed: bool
@@ -124,11 +124,11 @@ class Result:
 
 async def on_one(
     backend: Backend, act: Act, record: Record, who: Signed, form: Mapping[str, str]
-) -> Result:
+) -> AppliedAction:
     given = _given(act, form)
     if record.key is None:
         forgotten = "This key is forgotten: nothing is left to change."
-        return Result(
+        return AppliedAction(
             changed=False, title="Nothing was changed", details=(forgotten,), record=record
         )
     # Our form has the fence that its page showed; a page may stay open for hours.
@@ -137,13 +137,15 @@ async def on_one(
         request = request_of(backend, act, replace(record, fence=seen), who, given, form)
         if await backend.act(request) is False:
             refused = "The run is over, or this step has a value, which stays."
-            return Result(
+            return AppliedAction(
                 changed=False, title="Nothing was changed", details=(refused,), record=record
             )
     except StoreUnavailableError as error:
-        return Result(changed=False, title=UNKNOWN, details=(str(error), LOOK), record=record)
+        return AppliedAction(
+            changed=False, title=UNKNOWN, details=(str(error), LOOK), record=record
+        )
     except TwicesafeError as error:
-        return Result(
+        return AppliedAction(
             changed=False, title="Nothing was changed", details=(str(error),), record=record
         )
     _log.info("%s %s %s: %s", visible(who.by), act.name, record.short, visible(who.why))
@@ -153,14 +155,14 @@ async def on_one(
         f"It was {state_words(record.state)}; now it is {now}.",
         f"The audit has it under the name {visible(who.by)}.",
     )
-    return Result(changed=True, title=f"1 key {act.done}", details=details, record=after)
+    return AppliedAction(changed=True, title=f"1 key {act.done}", details=details, record=after)
 
 
-def _given(act: Act, form: Mapping[str, str]) -> Answer | None:
+def _given(act: Act, form: Mapping[str, str]) -> ResolvedAnswer | None:
     if act.of_step and not form.get("step"):
         raise BadFormError("Nothing was changed: the step is missing.")
     if act.name == "skip" and not form.get("answer", "").strip():
-        return Answer(None, None)
+        return ResolvedAnswer(None, None)
     return answer(form) if act.name in ("resolve", "signal", "skip") else None
 
 
@@ -169,11 +171,11 @@ def request_of(
     act: Act,
     record: Record,
     who: Signed,
-    given: Answer | None,
+    given: ResolvedAnswer | None,
     form: Mapping[str, str],
     listed: bool = False,
 ) -> Flow[Any]:
-    """The act on this record, for the fence that it has here. ``listed``: one of many."""
+    """The action on this record, for the fence that it has here. ``listed``: one of many."""
     force, step = form.get("force") == "yes", form.get("step", "")
     value = None if given is None else given.value
     match act.name:

@@ -22,7 +22,7 @@ from .._edges.readable import visible
 from ..errors import ConfigurationError, UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ._access import ResolveAccess
-from ._actions import ACTS, Result, on_one
+from ._actions import ACTS, AppliedAction, on_one
 from ._backend import Backend
 from ._bulk_actions import AT_ONCE, dry_run, on_all
 from ._forms import BadFormError, signed
@@ -43,7 +43,7 @@ PAGE: Final = 50
 UP_TO: Final = 10_000
 """Matches are counted up to here; a dry run counts all."""
 AUDITED: Final = 200
-"""Acts on the audit page."""
+"""Actions on the audit page."""
 REFRESH: Final = 10
 """Seconds between two loads of the live overview."""
 
@@ -265,21 +265,21 @@ class Dashboard(Visits):
                 if act == "skip"
                 else "Your name and reason are in the audit."
             )
-            result = Result(
+            result = AppliedAction(
                 changed=True,
                 title="The lane continues"
                 + (" after the refused message" if act == "skip" else ""),
                 details=("A relay publishes its next message.", kept),
             )
         else:
-            result = Result(
+            result = AppliedAction(
                 changed=False,
                 title="Nothing was changed",
                 details=("This lane is not parked: there is nothing to retry or skip.",),
             )
         return self._result(visit, result, "outbox", "Back to the outbox")
 
-    def _result(self, visit: Visit, result: Result, back: str, words: str) -> Response:
+    def _result(self, visit: Visit, result: AppliedAction, back: str, words: str) -> Response:
         status = 200 if result.changed else 409
         return self._html(
             visit, "result", result=result, back=back, back_words=words, status=status

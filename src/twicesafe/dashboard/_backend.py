@@ -43,7 +43,7 @@ from ..receiver._health import Cached
 from ..stores._urls import mask
 from ._filters import Filters
 from ._metrics import ServiceMetrics
-from ._overview import Look, Seen
+from ._overview import OverviewData, ReceivedCounts
 
 __all__ = ["Backend", "ConsumerStatus"]
 
@@ -114,13 +114,13 @@ class Backend:
 
     # -- reading ------------------------------------------------------------------------------
 
-    async def look(self) -> Look:
+    async def look(self) -> OverviewData:
         """Everything that the overview shows."""
         before = self._cached.stats
         health = await self._health()
         if self._cached.stats is not before:
             self._counted_at = datetime.now(UTC)
-        return Look(
+        return OverviewData(
             now=datetime.now(UTC),
             health=health,
             stats=self._cached.stats,
@@ -132,11 +132,11 @@ class Backend:
             depth=await self.depth() if health["store"].status == "ok" else None,
         )
 
-    def _seen(self) -> Seen | None:
+    def _seen(self) -> ReceivedCounts | None:
         activity, metrics = self._receiver._activity, self._metrics
         if activity is not None:
-            return Seen.of(activity)
-        return None if metrics is None else Seen.read(metrics)
+            return ReceivedCounts.of(activity)
+        return None if metrics is None else ReceivedCounts.read(metrics)
 
     async def stats(self) -> Stats | None:
         """The last count, at the pace of the overview."""

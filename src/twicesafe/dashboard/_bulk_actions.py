@@ -1,6 +1,6 @@
-"""An act on everything that a filter matches.
+"""An action on everything that a filter matches.
 
-A dry run shows how many keys that is. The act is refused if there are more by the time it is confirmed.
+A dry run shows how many keys that is. The action is refused if there are more by the time it is confirmed.
 What happens to each key is decided by `act_on_listed`, as on the command line.
 """
 
@@ -15,7 +15,7 @@ from .._core.bulk_actions import ActionResult
 from .._edges.readable import counted, visible
 from .._values.records import Record, State
 from ..errors import StoreUnavailableError
-from ._actions import LOOK, UNKNOWN, Act, Result, request_of
+from ._actions import LOOK, UNKNOWN, Act, AppliedAction, request_of
 from ._backend import Backend
 from ._filters import Filters
 from ._forms import Signed, answer, number
@@ -25,12 +25,12 @@ __all__ = ["AT_ONCE", "DryRun", "dry_run", "on_all"]
 _log = logging.getLogger("twicesafe.dashboard")
 
 AT_ONCE: Final = 1000
-"""Keys that one act on a filter changes, at most."""
+"""Keys that one action on a filter changes, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """How many keys an act would change, before it does."""
+    """How many keys an action would change, before it does."""
 
     act: Act
     filters: Filters
@@ -45,7 +45,7 @@ class DryRun:
 
     @property
     def now(self) -> int:
-        """How many of them this act changes at once."""
+        """How many of them this action changes at once."""
         return min(self.count, AT_ONCE)
 
     @property
@@ -65,7 +65,7 @@ async def dry_run(backend: Backend, act: Act, filters: Filters) -> DryRun:
 
 
 def _eligible(act: Act, filters: Filters) -> tuple[State, ...]:
-    """Work in progress loses its claim by an act, so it is offered only if its lease is over."""
+    """Work in progress loses its claim by an action, so it is offered only if its lease is over."""
     offered = act.states
     if filters.stuck:
         offered = (State.IN_PROGRESS,) if act.is_possible(State.IN_PROGRESS) else ()
@@ -81,13 +81,13 @@ def _narrowed(filters: Filters, states: tuple[State, ...]) -> Filters:
 
 async def on_all(
     backend: Backend, act: Act, filters: Filters, who: Signed, form: Mapping[str, str]
-) -> Result:
+) -> AppliedAction:
     """Act on everything that matches, the newest first, at most `AT_ONCE`."""
     given = answer(form) if act.name == "resolve" else None
     plan = await dry_run(backend, act, filters)
     expected = form.get("count", "")
     if plan.count > number(expected):
-        return Result(
+        return AppliedAction(
             changed=False,
             title="Nothing was changed",
             details=(
@@ -124,14 +124,16 @@ async def on_all(
     if moved:
         details.append(f"{counted(moved, 'key')} changed meanwhile and were left alone.")
     if (left := plan.count - done - len(refused) - moved) > 0 and not cut:
-        details.append(f"{counted(left, 'key')} still match: an act changes {AT_ONCE:,} at most.")
+        details.append(
+            f"{counted(left, 'key')} still match: an action changes {AT_ONCE:,} at most."
+        )
     nothing = UNKNOWN if cut else "Nothing was changed"
     title = f"{counted(done, 'key')} changed" if done else nothing
-    return Result(changed=bool(done), title=title, details=tuple(details))
+    return AppliedAction(changed=bool(done), title=title, details=tuple(details))
 
 
 async def _collected(backend: Backend, plan: DryRun) -> list[Record]:
-    """All records first: an act changes what matches, and so what the next page would be."""
+    """All records first: an action changes what matches, and so what the next page would be."""
     found: list[Record] = []
     after = ""
     while plan.would and len(found) < AT_ONCE:

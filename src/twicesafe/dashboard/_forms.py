@@ -12,7 +12,7 @@ from .._core.http.message import StoredResponse
 from .._core.http.stored import RESPONSE_CODEC
 from ..errors import NotStorableError
 
-__all__ = ["Answer", "BadFormError", "Signed", "answer", "number", "signed"]
+__all__ = ["BadFormError", "ResolvedAnswer", "Signed", "answer", "number", "signed"]
 
 LONGEST: Final = 255
 """Characters of a name or a reason."""
@@ -44,7 +44,7 @@ def signed(form: Mapping[str, str], user: str) -> Signed:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResolvedAnswer:
     """What `resolve` records."""
 
     value: Any
@@ -52,14 +52,16 @@ class Answer:
     """None: the receiver's own."""
 
 
-def answer(form: Mapping[str, str]) -> Answer:
+def answer(form: Mapping[str, str]) -> ResolvedAnswer:
     text = form.get("answer", "")  # not "value": that is a filter, on the same form
     if len(text) > LARGEST:
         raise BadFormError(f"Nothing was changed: the answer has more than {LARGEST:,} characters.")
     if form.get("kind") == "response":
-        return Answer(_response(form.get("status", ""), form.get("type", ""), text), RESPONSE_CODEC)
+        return ResolvedAnswer(
+            _response(form.get("status", ""), form.get("type", ""), text), RESPONSE_CODEC
+        )
     try:
-        return Answer(msgspec.json.decode(text.encode()), None)
+        return ResolvedAnswer(msgspec.json.decode(text.encode()), None)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise BadFormError(
             f'Nothing was changed: the answer is not JSON ({error}). Text needs quotes: "paid".'

@@ -1,6 +1,6 @@
-"""Dead letters on the dashboard: which are chosen, how many an act would change, and what really happened.
+"""Dead letters on the dashboard: which are chosen, how many an action would change, and what really happened.
 
-The work is done by `DeadLetters`, as on the command line. An act is about the letters that its own look
+The work is done by `DeadLetters`, as on the command line. An action is about the letters that its own look
 finds: if there are more than were confirmed, nothing is changed.
 """
 
@@ -17,14 +17,14 @@ from .._core.commands import Flow
 from .._edges.readable import counted, visible
 from ..consumers import DeadLetters, Letter
 from ..consumers._letters import Which
-from ._actions import Result
+from ._actions import AppliedAction
 from ._backend import Backend
 from ._forms import Signed, number
 
 __all__ = ["LETTER_ACTS", "Choice", "LetterAct", "act_on_letters", "look"]
 
 MOST: Final = 1000
-"""The oldest letters, among which an act chooses."""
+"""The oldest letters, among which an action chooses."""
 LONGEST: Final = 1024
 
 _log = logging.getLogger("twicesafe.dashboard")
@@ -98,14 +98,14 @@ async def look(backend: Backend, choice: Choice) -> tuple[list[Letter], bool]:
 
 async def act_on_letters(
     backend: Backend, act: LetterAct, choice: Choice, who: Signed, form: Mapping[str, str]
-) -> Result:
+) -> AppliedAction:
     url, loop = backend.letters_url, asyncio.get_running_loop()
     assert url is not None
 
     def run(flow: Flow[Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(backend.act(flow), loop).result()
 
-    def work() -> Result:
+    def work() -> AppliedAction:
         with DeadLetters.open(url) as dead:
             chosen = list(filter(choice.which, dead.look(MOST)))
             if len(chosen) > number(form.get("count", "")):
@@ -127,8 +127,8 @@ async def act_on_letters(
     return result
 
 
-def _more(found: int, confirmed: str) -> Result:
-    return Result(
+def _more(found: int, confirmed: str) -> AppliedAction:
+    return AppliedAction(
         changed=False,
         title="Nothing was changed",
         details=(
@@ -138,7 +138,7 @@ def _more(found: int, confirmed: str) -> Result:
     )
 
 
-def _replayed(chosen: int, replayed: int, held: int) -> Result:
+def _replayed(chosen: int, replayed: int, held: int) -> AppliedAction:
     details = []
     if replayed:
         details.append("Each goes back to where it came from and runs under its old key.")
@@ -150,13 +150,13 @@ def _replayed(chosen: int, replayed: int, held: int) -> Result:
     if gone := chosen - replayed - held:
         details.append(f"{counted(gone, 'letter')} gone or held by another consumer meanwhile.")
     title = f"{counted(replayed, 'letter')} replayed" if replayed else "Nothing was changed"
-    return Result(changed=bool(replayed), title=title, details=tuple(details))
+    return AppliedAction(changed=bool(replayed), title=title, details=tuple(details))
 
 
-def _discarded(discarded: int, unaudited: int) -> Result:
+def _discarded(discarded: int, unaudited: int) -> AppliedAction:
     if not discarded:
         words = "There is no such letter any more."
-        return Result(changed=False, title="Nothing was changed", details=(words,))
+        return AppliedAction(changed=False, title="Nothing was changed", details=(words,))
     details = ["The keys stay parked: a late repeat does not run."]
     if unaudited < discarded:
         details.append("The audit has it with your name and reason.")
@@ -165,6 +165,6 @@ def _discarded(discarded: int, unaudited: int) -> Result:
         details.append(
             f"{shown} without a record in this store: that is in the log of this process only."
         )
-    return Result(
+    return AppliedAction(
         changed=True, title=f"{counted(discarded, 'letter')} discarded", details=tuple(details)
     )

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from .._edges.readable import visible
 from .._values.clocks import WorkerClock, since_boot
 from ..errors import ConfigurationError
-from ..observers._history import SEEN, Ages, History, Numbers, ages_of
+from ..observers._history import SEEN, Ages, MetricHistory, Numbers, ages_of
 from ..observers._tally import Cell
 from ..stores._urls import mask
 
@@ -54,7 +54,7 @@ class ServiceMetrics:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.look()
-        self.history = History(
+        self.history = MetricHistory(
             lambda: {name: list(cell) for name, cell in self._grown.items()}, clock
         )
 

@@ -28,14 +28,14 @@ from ._metrics import ServiceMetrics
 from ._overview_charts import ages, deliveries, new_keys, shares
 from ._timeline import key_of, trouble_entry
 
-__all__ = ["Look", "Overview", "Seen", "overview"]
+__all__ = ["Overview", "OverviewData", "ReceivedCounts", "overview"]
 
 TROUBLES: Final = 8
 """Events of trouble on the page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReceivedCounts:
     """What was received: by this process, if it has observers, or by services whose metrics are read."""
 
     recent: Recent
@@ -46,17 +46,17 @@ class Seen:
     origin: str = "of this process"
 
     @classmethod
-    def of(cls, activity: Activity) -> Seen:
+    def of(cls, activity: Activity) -> ReceivedCounts:
         return cls(activity.recent(), activity.course(), activity.ages(), list(activity.trouble))
 
     @classmethod
-    def read(cls, metrics: ServiceMetrics) -> Seen:
+    def read(cls, metrics: ServiceMetrics) -> ReceivedCounts:
         found = metrics.history
         return cls(found.recent(), found.course(), metrics.ages(), None, metrics.origin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class OverviewData:
     """Everything that the page is made from."""
 
     now: datetime
@@ -67,7 +67,7 @@ class Look:
     """A sample of the newest records."""
     window: float
     """The policy's retention, in seconds."""
-    seen: Seen | None = None
+    seen: ReceivedCounts | None = None
     depth: Depth | None = None
     """The outbox, if the store has one."""
     problem: str = ""
@@ -128,7 +128,7 @@ class Overview:
     """First those that need attention, last those that cannot be judged."""
 
 
-def overview(look: Look) -> Overview:
+def overview(look: OverviewData) -> Overview:
     measured = measured_from(look.newest)
     stats = look.stats
     return Overview(
@@ -149,7 +149,7 @@ def overview(look: Look) -> Overview:
 _ORDER: Final = {"failing": 0, "degraded": 1, "ok": 2, "unknown": 3}
 
 
-def _of_this_process(look: Look) -> tuple[Figure, ...]:
+def _of_this_process(look: OverviewData) -> tuple[Figure, ...]:
     if look.seen is None:
         return ()
     seen = look.seen
@@ -196,7 +196,7 @@ def _tasks(stats: Stats | None, depth: Depth | None) -> list[Task]:
     return found
 
 
-def _tiles(look: Look, measured: Measured) -> list[Tile]:
+def _tiles(look: OverviewData, measured: Measured) -> list[Tile]:
     found: list[Tile] = []
     stats, seen = look.stats, look.seen
     if seen is not None:
@@ -251,7 +251,7 @@ def _run_times(newest: Sequence[Record]) -> list[Tile]:
     return [Tile(label="Claim to answer", value=_time(statistics.median(took)), note=note)]
 
 
-def _troubles(seen: Seen | None) -> tuple[TroubleRow, ...] | None:
+def _troubles(seen: ReceivedCounts | None) -> tuple[TroubleRow, ...] | None:
     if seen is None or seen.trouble is None:
         return None
     return tuple(_trouble(seen.trouble))

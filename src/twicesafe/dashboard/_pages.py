@@ -21,7 +21,7 @@ from ..planning._charts import spoken_duration
 from ._access import Access
 from ._actions import ACTS, Act
 from ._filters import AGES, RERUNS, Filters
-from ._timeline import CAUSES, Entry, timeline
+from ._timeline import CAUSES, TimelineEntry, timeline
 
 __all__ = ["KeyPage", "KeyRow", "KeysPage", "When", "key_page", "key_row", "keys_page"]
 
@@ -113,7 +113,7 @@ class KeysPage:
     is_first: bool
     first_path: str
     acts: tuple[tuple[Act, str], ...]
-    """Acts on everything that matches, and their paths."""
+    """Actions on everything that matches, and their paths."""
     empty: str
 
 
@@ -235,7 +235,7 @@ class StepRow:
 class KeyPage:
     row: KeyRow
     fence: int
-    """An act is about this one."""
+    """An action is about this one."""
     meaning: str
     facts: tuple[tuple[str, str], ...]
     moments: tuple[Moment, ...]
@@ -340,6 +340,6 @@ def _facts(record: Record, access: Access) -> Iterable[tuple[str, str]]:
         yield "Claim to answer", spoken_duration(took)
 
 
-def _moment(entry: Entry, now: datetime) -> Moment:
+def _moment(entry: TimelineEntry, now: datetime) -> Moment:
     when = None if entry.at is None else When.of(entry.at, now)
     return Moment(when=when, kind=entry.kind, title=entry.title, detail=entry.detail)

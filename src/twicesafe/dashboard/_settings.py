@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from .._edges.listener import Listener
+from .._edges.listener import ListenAddress
 from ..configuration._fields import check_fields
 from ..configuration._kinds import SECRET, URLS, Url
 from ..configuration._model import Section
@@ -55,7 +55,7 @@ class DashboardSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         checked_consumers(self.consumers)
-        Listener.of(self.listen, "listen")
+        ListenAddress.of(self.listen, "listen")
         checked_hosts((*LOOPBACK, *self.hosts))
         for url in self.metrics:
             check_metrics_url(url)
@@ -81,8 +81,8 @@ class DashboardSettings:
         return Login(given) if given else None
 
     @property
-    def listener(self) -> Listener:
-        return Listener.of(self.listen, "listen")
+    def listener(self) -> ListenAddress:
+        return ListenAddress.of(self.listen, "listen")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The timeline of one key: what is known of its past and its future, in order. Pure.
 
-A record keeps the first claim and the last change; operators' acts are in the audit. What happened in
+A record keeps the first claim and the last change; operators' actions are in the audit. What happened in
 between is known only to the processes that saw it. A dashboard that runs in one of them adds it. The timeline
 says what is not known; it does not leave it out.
 """
@@ -18,7 +18,7 @@ from .._values.keys import Key
 from .._values.records import AuditEntry, Cause, Record, State, moment
 from ..observers._activity import Trouble
 
-__all__ = ["CAUSES", "Entry", "Kind", "key_of", "timeline", "trouble_entry"]
+__all__ = ["CAUSES", "Kind", "TimelineEntry", "key_of", "timeline", "trouble_entry"]
 
 Kind = Literal["start", "done", "trouble", "operator", "unknown", "future"]
 
@@ -41,7 +41,7 @@ _AT_ONCE: Final = timedelta(milliseconds=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TimelineEntry:
     """One line of the timeline."""
 
     at: datetime | None
@@ -53,7 +53,7 @@ class Entry:
 
 def timeline(
     record: Record, audit: Iterable[AuditEntry], seen: Iterable[Trouble], now: datetime
-) -> list[Entry]:
+) -> list[TimelineEntry]:
     """What is known of this key, the oldest first. ``seen``: what this process saw, of any key."""
     acts = [_act(entry) for entry in audit]
     past = [_first(record), *acts]
@@ -69,28 +69,30 @@ def timeline(
     return [*past, *_future(record, now)]
 
 
-def _first(record: Record) -> Entry:
+def _first(record: Record) -> TimelineEntry:
     if record.cause is Cause.RETENTION_EXPIRED and record.attempt <= 1:
-        return Entry(
+        return TimelineEntry(
             record.created_at, "trouble", "A late duplicate ran again", CAUSES[record.cause]
         )
-    return Entry(record.created_at, "start", "First delivery claimed the key")
+    return TimelineEntry(record.created_at, "start", "First delivery claimed the key")
 
 
-def _between(record: Record) -> Entry:
+def _between(record: Record) -> TimelineEntry:
     title = counted(record.attempt - 1, "further start") + " of the handler"
     why = "" if record.cause is None else f"the last one: {CAUSES[record.cause]}; "
-    return Entry(None, "unknown", title, f"{why}the record keeps no times in between")
+    return TimelineEntry(None, "unknown", title, f"{why}the record keeps no times in between")
 
 
-def _act(entry: AuditEntry) -> Entry:
+def _act(entry: AuditEntry) -> TimelineEntry:
     done = _DONE.get(entry.action, entry.action)
     title = f"{visible(entry.by)} {done} the key"
     was = f"it was {state_words(entry.state_before)}"
-    return Entry(entry.at, "operator", title, f"{visible(entry.why)} ({was})" if entry.why else was)
+    return TimelineEntry(
+        entry.at, "operator", title, f"{visible(entry.why)} ({was})" if entry.why else was
+    )
 
 
-def _last_change(record: Record) -> Entry | None:
+def _last_change(record: Record) -> TimelineEntry | None:
     run = f"attempt {record.attempt}, fence {record.fence}"
     error = visible(record.error)
     match record.state:
@@ -98,57 +100,63 @@ def _last_change(record: Record) -> Entry | None:
             if record.attempt <= 1 and record.cause is None:
                 return None  # the first claim says it
             why = "" if record.cause is None else CAUSES[record.cause]
-            return Entry(
+            return TimelineEntry(
                 record.changed_at, "start", f"Attempt {record.attempt} started", f"{why}; {run}"
             )
         case State.COMPLETED:
             size = "no result" if record.result_bytes is None else f"{record.result_bytes:,} bytes"
-            return Entry(record.changed_at, "done", "Answer recorded", f"{run}, {size}")
+            return TimelineEntry(record.changed_at, "done", "Answer recorded", f"{run}, {size}")
         case State.FAILED:
-            return Entry(record.changed_at, "trouble", f"Failed permanently: {error}", run)
+            return TimelineEntry(record.changed_at, "trouble", f"Failed permanently: {error}", run)
         case State.RELEASED:
             title = f"Attempt {record.attempt} failed: {error}" if error else "Released"
-            return Entry(record.changed_at, "trouble" if error else "start", title, run)
+            return TimelineEntry(record.changed_at, "trouble" if error else "start", title, run)
         case State.HELD:
-            return Entry(record.changed_at, "trouble", "Held: the outcome is unknown", run)
+            return TimelineEntry(record.changed_at, "trouble", "Held: the outcome is unknown", run)
         case State.PARKED:
             why = f"the last failure: {error}; " if error else ""
-            return Entry(record.changed_at, "trouble", "Parked: too many attempts", why + run)
+            return TimelineEntry(
+                record.changed_at, "trouble", "Parked: too many attempts", why + run
+            )
         case State.SUSPENDED:
             title = "Suspended: it sleeps, or waits for a signal"
-            return Entry(record.changed_at, "start", title, run)
+            return TimelineEntry(record.changed_at, "start", title, run)
         case State.FORGOTTEN:
-            return Entry(record.changed_at, "done", "Forgotten: the key and its result are erased")
+            return TimelineEntry(
+                record.changed_at, "done", "Forgotten: the key and its result are erased"
+            )
 
 
-def _future(record: Record, now: datetime) -> list[Entry]:
+def _future(record: Record, now: datetime) -> list[TimelineEntry]:
     found = []
     if record.lease_until is not None:
         late = record.lease_until < now
         title = (
             "Lease ended: the next delivery takes over" if late else "Lease ends, unless renewed"
         )
-        found.append(Entry(record.lease_until, "trouble" if late else "future", title))
+        found.append(TimelineEntry(record.lease_until, "trouble" if late else "future", title))
     if record.not_before is not None:
         title = (
             "Its sleep or its wait ends: it continues"
             if record.state is State.SUSPENDED
             else "Back-off ends: the next delivery may run"
         )
-        found.append(Entry(record.not_before, "future", title))
+        found.append(TimelineEntry(record.not_before, "future", title))
     if record.expires_at is not None:
         over = record.expires_at < now
         title = "Retention ended" if over else "Kept until then"
         detail = (
             "a duplicate that comes later runs again" if record.state is not State.RELEASED else ""
         )
-        found.append(Entry(record.expires_at, "future", title, detail))
+        found.append(TimelineEntry(record.expires_at, "future", title, detail))
     elif record.state in (State.HELD, State.PARKED):
-        found.append(Entry(None, "future", "Waits for an operator", "it is kept until one acts"))
+        found.append(
+            TimelineEntry(None, "future", "Waits for an operator", "it is kept until one acts")
+        )
     return found
 
 
-def _seen(one: Trouble, record: Record) -> Entry | None:
+def _seen(one: Trouble, record: Record) -> TimelineEntry | None:
     key = key_of(one)
     found = None if key is None or key.id != record.id else trouble_entry(one)
     if found is None:
@@ -161,7 +169,7 @@ def key_of(one: Trouble) -> Key | None:
     return getattr(one.event, "key", None)
 
 
-def trouble_entry(one: Trouble) -> Entry | None:
+def trouble_entry(one: Trouble) -> TimelineEntry | None:
     """What a process saw, in words; None: another entry says it."""
     match one.event:
         case ev.TakenOver(attempt=attempt):
@@ -181,7 +189,7 @@ def trouble_entry(one: Trouble) -> Entry | None:
             words = ("The handler ran without a claim", "the store was down")
         case _:
             return None
-    return Entry(moment(one.at), "trouble", *words)
+    return TimelineEntry(moment(one.at), "trouble", *words)
 
 
 def _same_time(one: datetime | None, other: datetime) -> bool:

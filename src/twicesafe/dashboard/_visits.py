@@ -1,6 +1,6 @@
 """A visit: one request, from access to response, the same for every page.
 
-access     resolved first; without it there is no page, and without "all" no act
+access     resolved first; without it there is no page, and without "all" no action
 forms      a POST is read only if it is a plain form of the dashboard: see `_security.refusal`
 errors     of the library become pages that say what happened; they never show a key
 """

@@ -22,7 +22,7 @@ from fastapi import Depends, FastAPI
 
 from .._core.http.policy import HttpPolicy
 from .._core.http.problems import CASES
-from .._core.http.rules import Rules
+from .._core.http.rules import HttpRules
 from .._values.context import ActiveClaim, current_claim
 from ..errors import ConfigurationError
 
@@ -70,7 +70,7 @@ def describe(app: FastAPI, policy: HttpPolicy | None = None) -> None:
         raise ConfigurationError(
             f"describe({app!r}) cannot be used: it needs a FastAPI application"
         )
-    rules = Rules(policy or HttpPolicy())
+    rules = HttpRules(policy or HttpPolicy())
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -89,7 +89,7 @@ def describe(app: FastAPI, policy: HttpPolicy | None = None) -> None:
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
 
 
-def _protected(document: dict[str, Any], rules: Rules) -> Iterator[tuple[dict[str, Any], bool]]:
+def _protected(document: dict[str, Any], rules: HttpRules) -> Iterator[tuple[dict[str, Any], bool]]:
     for path, operations in document.get("paths", {}).items():
         for method, operation in operations.items():
             is_required = rules.requires_key(method.upper(), path)
@@ -97,7 +97,7 @@ def _protected(document: dict[str, Any], rules: Rules) -> Iterator[tuple[dict[st
                 yield operation, is_required
 
 
-def _say(operation: dict[str, Any], required: bool, rules: Rules) -> None:
+def _say(operation: dict[str, Any], required: bool, rules: HttpRules) -> None:
     policy = rules.policy
     if policy.header is not None:
         operation["parameters"] = _parameters(operation, policy.header, required, policy)
@@ -140,7 +140,7 @@ def _parameters(
     ]
 
 
-def _answers(required: bool, rules: Rules) -> dict[int, list[str]]:
+def _answers(required: bool, rules: HttpRules) -> dict[int, list[str]]:
     """The middleware's own answers: the titles for each status."""
     found: dict[int, list[str]] = {}
     for name in _CASES:

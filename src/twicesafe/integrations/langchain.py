@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from .._core.tool_calls.answers import Answer
+from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
@@ -124,7 +124,7 @@ def _kept(result: ToolMessage) -> dict[str, Any]:
     return {_KEPT: {"content": result.content, "artifact": result.artifact}}
 
 
-def _message(answer: Answer, request: ToolCallRequest) -> ToolMessage | Command[Any]:
+def _message(answer: ToolAnswer, request: ToolCallRequest) -> ToolMessage | Command[Any]:
     if answer.state == "done":
         return answer.result  # type: ignore[no-any-return]
     content: Any = answer.text

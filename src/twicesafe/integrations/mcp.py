@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from .._core.tool_calls.answers import Answer, answer_to, key_in, run_in
+from .._core.tool_calls.answers import ToolAnswer, answer_to, key_in, run_in
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
@@ -158,7 +158,7 @@ def _kept(result: ToolResult) -> dict[str, Any]:
     return {_KEPT: whole.model_dump(mode="json", by_alias=True, exclude_none=True)}
 
 
-def _replay(answer: Answer, tool: Tool) -> ToolResult:
+def _replay(answer: ToolAnswer, tool: Tool) -> ToolResult:
     kept = answer.result
     note = mcp_types.TextContent(type="text", text=answer.text)
     if isinstance(kept, dict) and _KEPT in kept:
@@ -177,5 +177,5 @@ def _replay(answer: Answer, tool: Tool) -> ToolResult:
     )
 
 
-def _said(answer: Answer) -> ToolResult:
+def _said(answer: ToolAnswer) -> ToolResult:
     return ToolResult(content=answer.text, meta=answer.meta, is_error=answer.state != "replayed")

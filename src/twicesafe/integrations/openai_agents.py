@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from .._core.tool_calls.answers import Answer
+from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule, check_rules
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
@@ -132,7 +132,7 @@ def _kept(result: Any) -> Any:
     return str(result)
 
 
-def _output(answer: Answer) -> Any:
+def _output(answer: ToolAnswer) -> Any:
     if answer.state == "done":
         return answer.result
     if not answer.has_result:

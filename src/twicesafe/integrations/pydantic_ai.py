@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
-from .._core.tool_calls.answers import Answer
+from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
@@ -95,7 +95,7 @@ def _kept(result: Any) -> Any:
     return to_jsonable_python(result)
 
 
-def _replay(answer: Answer) -> ToolReturn[Any]:
+def _replay(answer: ToolAnswer) -> ToolReturn[Any]:
     if not answer.is_kept:
         return ToolReturn(return_value=answer.text, metadata=answer.meta)
     value, content = answer.result, None

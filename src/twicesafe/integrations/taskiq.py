@@ -1,4 +1,4 @@
-"""Taskiq: a function wrapper that lets a task run once per id. A middleware of Taskiq cannot answer.
+"""Taskiq: a function wrapper that lets a task run once per id. A middleware of Taskiq cannot return a result.
 
     @broker.task
     @idempotent_task(receiver)                       # an AsyncReceiver; below @broker.task

@@ -1,4 +1,4 @@
-"""What a receiver did lately, for `receiver.health()` and the dashboard: a tally, its `History`, and trouble.
+"""What a receiver did lately, for `receiver.health()` and the dashboard: a tally, its `MetricHistory`, and trouble.
 
 Most receivers are never asked, so at first the last events are only kept, as they are. They are counted when the
 numbers are first asked for, and from then on everything is.
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from .. import events as ev
 from .._values.clocks import WorkerClock, since_boot, wall_clock
 from ..events import Event
-from ._history import APART, LATELY, SEEN, SLICE, History, Numbers, Slice
+from ._history import APART, LATELY, SEEN, SLICE, MetricHistory, Numbers, Slice
 from ._metric import together
 from ._tally import Tally
 
@@ -40,7 +40,7 @@ class Trouble(NamedTuple):
     event: Event
 
 
-class Activity(History):
+class Activity(MetricHistory):
     """An observer, and what it has seen since some minutes ago."""
 
     def __init__(

@@ -18,7 +18,17 @@ from .._values.clocks import WorkerClock
 from ._metric_table import metric
 from ._tally import Cell
 
-__all__ = ["APART", "LATELY", "SEEN", "SLICE", "Ages", "History", "Numbers", "Slice", "ages_of"]
+__all__ = [
+    "APART",
+    "LATELY",
+    "SEEN",
+    "SLICE",
+    "Ages",
+    "MetricHistory",
+    "Numbers",
+    "Slice",
+    "ages_of",
+]
 
 LATELY: Final = 300.0
 """Seconds that count as lately, if the numbers are asked for that often."""
@@ -63,7 +73,7 @@ class Ages(NamedTuple):
     """Those that came after the window, and ran again."""
 
 
-class History:
+class MetricHistory:
     """``numbers``: what was counted since it began."""
 
     def __init__(self, numbers: Callable[[], Numbers], clock: WorkerClock) -> None:

@@ -20,10 +20,10 @@ __all__ = [
     "SHARES",
     "SLOW",
     "Columns",
+    "EventSource",
     "Kind",
     "Metric",
     "Numbers",
-    "Source",
     "compiled",
     "counted",
     "counted_by",
@@ -60,7 +60,7 @@ AGES: Final = (
 SHARES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
 
 
-class Source(msgspec.Struct, frozen=True):
+class EventSource(msgspec.Struct, frozen=True):
     """How one kind of event changes a metric."""
 
     event: type[ev.Event]
@@ -81,7 +81,7 @@ class Metric(msgspec.Struct, frozen=True):
     meaning: str
     labels: dict[str, tuple[str, ...]]
     """At most one label, and the values that it has; none: they are not known in advance."""
-    sources: tuple[Source, ...]
+    sources: tuple[EventSource, ...]
     unit: Unit = ""
     buckets: tuple[float, ...] = ()
 
@@ -105,12 +105,12 @@ class Metric(msgspec.Struct, frozen=True):
 # --- rows of the table -----------------------------------------------------------------------------
 
 
-def counter(name: str, meaning: str, *sources: Source, **label: tuple[str, ...]) -> Metric:
+def counter(name: str, meaning: str, *sources: EventSource, **label: tuple[str, ...]) -> Metric:
     return Metric("", name, "counter", meaning, label, sources)
 
 
 def gauge(
-    name: str, meaning: str, *sources: Source, unit: Unit = "", **label: tuple[str, ...]
+    name: str, meaning: str, *sources: EventSource, unit: Unit = "", **label: tuple[str, ...]
 ) -> Metric:
     return Metric("", name, "gauge", meaning, label, sources, unit)
 
@@ -118,7 +118,7 @@ def gauge(
 def histogram(
     name: str,
     meaning: str,
-    *sources: Source,
+    *sources: EventSource,
     buckets: tuple[float, ...],
     unit: Unit = "seconds",
     **label: tuple[str, ...],
@@ -134,35 +134,37 @@ def grouped(group: str, *rows: Metric) -> Iterable[Metric]:
 # --- sources: how events become numbers ------------------------------------------------------------
 
 
-def each(event: type[ev.Event], numbers: Callable[[Any], Numbers], keyed: bool = False) -> Source:
+def each(
+    event: type[ev.Event], numbers: Callable[[Any], Numbers], keyed: bool = False
+) -> EventSource:
     """Takes the events one by one: for those that are rare."""
-    return Source(
+    return EventSource(
         event,
         lambda events: [(labels, (one,)) for seen in events for labels, one in numbers(seen)],
         keyed,
     )
 
 
-def counted(event: type[ev.Event], *labels: str) -> Source:
+def counted(event: type[ev.Event], *labels: str) -> EventSource:
     """Counts the event; the values of the labels are fixed."""
-    return Source(event, lambda events: ((labels, (float(len(events)),)),), _has_key(event))
+    return EventSource(event, lambda events: ((labels, (float(len(events)),)),), _has_key(event))
 
 
-def counted_by(event: type[ev.Event], labels: Callable[[Any], tuple[str, ...]]) -> Source:
+def counted_by(event: type[ev.Event], labels: Callable[[Any], tuple[str, ...]]) -> EventSource:
     """Counts the event by what it says."""
     return each(event, lambda seen: ((labels(seen), 1.0),), _has_key(event))
 
 
-def number_of(event: type[ev.Event], attribute: str, *labels: str) -> Source:
+def number_of(event: type[ev.Event], attribute: str, *labels: str) -> EventSource:
     """Adds, observes or sets a number of the event."""
     number = attrgetter(attribute)
-    return Source(event, lambda events: ((labels, [*map(number, events)]),), _has_key(event))
+    return EventSource(event, lambda events: ((labels, [*map(number, events)]),), _has_key(event))
 
 
-def store_seconds(event: type[ev.Event], operation: str) -> Source:
+def store_seconds(event: type[ev.Event], operation: str) -> EventSource:
     """Observes the store's seconds, if the event has them."""
     labels = (operation,)
-    return Source(
+    return EventSource(
         event,
         lambda events: ((labels, [seen.store for seen in events if seen.store is not None]),),
         keyed=True,
@@ -189,7 +191,7 @@ def together(updates: tuple[Callable[[Any], object], ...]) -> Callable[[Any], ob
 
 
 def compiled(
-    update: Callable[[Metric, Source], Callable[[Any], object]], rows: Iterable[Metric]
+    update: Callable[[Metric, EventSource], Callable[[Any], object]], rows: Iterable[Metric]
 ) -> dict[type[ev.Event], tuple[Callable[[Any], object], ...]]:
     """For each event, what to call: one update for each of these metrics that comes from it."""
     found: dict[type[ev.Event], list[Callable[[Any], object]]] = {}

@@ -21,9 +21,9 @@ from ._metric import (
     SHARES,
     SLOW,
     Columns,
+    EventSource,
     Metric,
     Numbers,
-    Source,
     counted,
     counted_by,
     counter,
@@ -113,7 +113,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         counter(
             "deliveries_total",
             "Deliveries, by what became of them. A delivery that waited is counted when its wait ends.",
-            Source(ev.Started, _started, keyed=True),
+            EventSource(ev.Started, _started, keyed=True),
             counted(ev.Replayed, "replayed"),
             counted_by(ev.Refused, _refused),
             counted(ev.Unprotected, "unprotected"),
@@ -122,7 +122,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         counter(
             "reruns_total",
             "Handlers that started again, by cause. `retention_expired`: a duplicate came after the window.",
-            Source(ev.Started, _causes, keyed=True),
+            EventSource(ev.Started, _causes, keyed=True),
             cause=_CAUSES,
         ),
         counter(
@@ -134,13 +134,13 @@ METRICS: Final[tuple[Metric, ...]] = (
         histogram(
             "duplicate_age_seconds",
             "Seconds from the recorded answer to a duplicate that got it.",
-            Source(ev.Replayed, _ages, keyed=True),
+            EventSource(ev.Replayed, _ages, keyed=True),
             buckets=AGES,
         ),
         histogram(
             "duplicate_age_window_ratio",
             "The same age as a share of the window (the policy's retention): near 1, the window is too short.",
-            Source(ev.Replayed, _shares, keyed=True),
+            EventSource(ev.Replayed, _shares, keyed=True),
             unit="ratio",
             buckets=SHARES,
         ),

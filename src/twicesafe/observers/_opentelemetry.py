@@ -26,7 +26,7 @@ from .._values.context import active
 from .._values.drivers import driver
 from .._values.keys import Key
 from .._version import __version__
-from ._metric import Metric, Source, compiled, together
+from ._metric import EventSource, Metric, compiled, together
 from ._metric_table import OF_RECEIVERS
 from ._tally import Tally
 
@@ -192,7 +192,7 @@ class _Instruments:
         for event, more in compiled(self._record, histograms).items():
             self.updates[event] = (*self.updates.get(event, ()), *more)
 
-    def _record(self, row: Metric, source: Source) -> Callable[[Any], object]:
+    def _record(self, row: Metric, source: EventSource) -> Callable[[Any], object]:
         numbers, names = source.numbers, tuple(row.labels)
         record = self._histograms[row.name].record
         return lambda event: [

@@ -20,7 +20,7 @@ from .._values.drivers import driver
 from .._values.keys import Key
 from ..errors import ConfigurationError
 from ..events import Event
-from ._metric import Metric, Source, compiled, together
+from ._metric import EventSource, Metric, compiled, together
 from ._metric_table import OF_RECEIVERS
 from ._tally import Cell, Tally, label_of
 
@@ -118,7 +118,7 @@ class _Objects:
         updates = compiled(self._update, OF_RECEIVERS)
         self.subscriptions = {event: together(some) for event, some in updates.items()}
 
-    def _update(self, row: Metric, source: Source) -> Callable[[Any], None]:
+    def _update(self, row: Metric, source: EventSource) -> Callable[[Any], None]:
         made, numbers = self._made[row.name], source.numbers
         act = {"counter": "inc", "histogram": "observe", "gauge": "set"}[row.kind]
         scope = self.scope if row.is_keyed else None

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from .._forking import RenewedLock
 from .._values.keys import Key
 from ..events import Event
-from ._metric import Metric, Source, compiled
+from ._metric import EventSource, Metric, compiled
 from ._metric_table import OF_RECEIVERS
 
 __all__ = ["Cell", "Tally", "label_of"]
@@ -100,7 +100,7 @@ class Tally:
                 for update in self._updates[kind] if events else ():
                     update(events)
 
-    def _update(self, row: Metric, source: Source) -> _Update:
+    def _update(self, row: Metric, source: EventSource) -> _Update:
         cells, columns, bounds = self._cells[row.name], source.columns, row.buckets
         scope = self.scope if row.is_keyed else None
         is_gauge, bucket = row.kind == "gauge", partial(bisect_left, bounds)

@@ -325,7 +325,7 @@ class AsyncReceiver(
         """Stop the lease keeper and close the store, also for receivers made by `options`.
 
         A handler that still runs can record its end, but its lease is not renewed any more. Every
-        further call raises `UsageError`, unless a ``with`` block opens the receiver again.
+        further call raises `UsageError`, unless an ``async with`` block opens the receiver again.
         """
         while self._upkeep:
             await self._upkeep.pop().stop()

@@ -1,4 +1,4 @@
-"""Performs what the flows of regions ask for: requests to stores at places, probes and waits."""
+"""Performs what the flows of regions ask for: requests to the stores of regions, probes and waits."""
 
 from __future__ import annotations
 

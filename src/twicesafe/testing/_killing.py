@@ -32,8 +32,8 @@ from ..errors import ConfigurationError, HeldError, ParkedError, TwicesafeError
 from ..receiver import Receiver
 from ._comparison import Trial, difference, same
 from ._crash import Life
-from ._simulated_process import BRIEF, Case, Stage, called
-from ._tracing import Tracer
+from ._simulated_process import BRIEF, HandlerCase, Stage, called
+from ._tracing import LineTracer
 
 __all__ = ["kills", "order_for"]
 
@@ -60,7 +60,7 @@ class Order(msgspec.Struct):
     dies_at: int | None = None
 
 
-class Done(msgspec.Struct):
+class ChildDone(msgspec.Struct):
     """The last line that a child process prints: at its end, or before it is killed."""
 
     passed: list[str]
@@ -72,7 +72,7 @@ class Done(msgspec.Struct):
     """The key waits for an operator."""
 
 
-def kills(case: Case, clean: Trial) -> Iterator[Trial]:
+def kills(case: HandlerCase, clean: Trial) -> Iterator[Trial]:
     """One trial per point of the child process, which may differ from the points in this process."""
     order = order_for(case)
     trial, points = _trial(case, order, "without a kill", clean)
@@ -85,7 +85,7 @@ def kills(case: Case, clean: Trial) -> Iterator[Trial]:
         yield _trial(case, msgspec.structs.replace(order, dies_at=number), point, clean)[0]
 
 
-def _trial(case: Case, order: Order, name: str, clean: Trial) -> tuple[Trial, list[str]]:
+def _trial(case: HandlerCase, order: Order, name: str, clean: Trial) -> tuple[Trial, list[str]]:
     trial = Trial(name, kind="kill")
     for _ in range(TRIES):
         with tempfile.TemporaryDirectory(prefix="twicesafe-") as folder:
@@ -119,7 +119,7 @@ def _trial(case: Case, order: Order, name: str, clean: Trial) -> tuple[Trial, li
     return trial, []
 
 
-def order_for(case: Case) -> Order:
+def order_for(case: HandlerCase) -> Order:
     """The order for every child process; raises if another process cannot run this case."""
     module, name = getattr(case.handler, "__module__", ""), case.name
     try:
@@ -158,7 +158,7 @@ def _resolve(module: str, name: str) -> Any:
     return found
 
 
-def _child(order: Order) -> Done:
+def _child(order: Order) -> ChildDone:
     """Run one delivery in a child process."""
     ran = subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, "-m", __name__],
@@ -167,11 +167,11 @@ def _child(order: Order) -> Done:
         check=False,
     )
     try:
-        done = msgspec.json.decode(ran.stdout.splitlines()[-1], type=Done)
+        done = msgspec.json.decode(ran.stdout.splitlines()[-1], type=ChildDone)
     except (IndexError, msgspec.MsgspecError):
         lines = ran.stderr.decode(errors="replace").strip().splitlines()
         ended = f"the process ended with status {ran.returncode}: {lines[-1] if lines else ''}"
-        return Done([], error=ended)
+        return ChildDone([], error=ended)
     done.killed = ran.returncode == -signal.SIGKILL
     return done
 
@@ -196,11 +196,11 @@ class Doomed(Life):
     def reach(self, name: str) -> None:
         super().reach(name)
         if len(self.passed) == self._kills_at:
-            _print(Done(self.passed, len(self.starts)))
+            _print(ChildDone(self.passed, len(self.starts)))
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _print(done: Done) -> None:
+def _print(done: ChildDone) -> None:
     sys.stdout.flush()
     os.write(1, b"\n" + msgspec.json.encode(done) + b"\n")
 
@@ -212,15 +212,15 @@ def main() -> None:
     policy = Policy(takeover=order.takeover, max_attempts=order.max_attempts)
     life = Doomed(order.dies_at)
     with Receiver.open(order.store, policy=policy) as receiver:
-        case = Case(
+        case = HandlerCase(
             handler=handler, args=tuple(order.args), kwargs=order.kwargs, receiver=receiver,
-            bare=order.bare, tracer=Tracer(order.files, order.every_line), setup=_nothing,
+            bare=order.bare, tracer=LineTracer(order.files, order.every_line), setup=_nothing,
             snapshot=_nothing, is_async=order.is_async,
         )  # fmt: skip
         stage = Stage(case, starts=life.starts)
         stage.key = Key(*order.key, absolute=True)
         answer = stage.deliver(life)
-    done = Done(life.passed, len(life.starts))
+    done = ChildDone(life.passed, len(life.starts))
     if isinstance(answer, Exception):
         done.error = f"{type(answer).__name__}: {answer}"
         done.retryable = isinstance(answer, TwicesafeError) and answer.retryable

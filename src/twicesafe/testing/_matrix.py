@@ -34,8 +34,8 @@ from ._crash import Life
 from ._interleaving import Played, explore
 from ._killing import kills, order_for
 from ._report import Matrix
-from ._simulated_process import Case, Stage, UnawaitedError, is_async_function
-from ._tracing import LinesOf, Tracer, receives_itself
+from ._simulated_process import HandlerCase, Stage, UnawaitedError, is_async_function
+from ._tracing import LinesOf, LineTracer, receives_itself
 
 __all__ = ["crash_matrix"]
 
@@ -94,9 +94,9 @@ def crash_matrix(
             "this handler has its own receiver or inbox, which would answer the second trial from the "
             "first: pass handler.__wrapped__; or bare=True, with a setup that empties its store"
         )
-    case = Case(
+    case = HandlerCase(
         handler=handler, args=args, kwargs=kwargs, receiver=receiver, policy=policy, key=key,
-        bare=bare, tracer=Tracer.of(handler, lines), setup=setup, snapshot=snapshot, later=later,
+        bare=bare, tracer=LineTracer.of(handler, lines), setup=setup, snapshot=snapshot, later=later,
         results=results, is_async=is_async_function(handler),
     )  # fmt: skip
     bound = interleavings if interleavings is not None else MANY if receiver is None else FEW
@@ -104,7 +104,7 @@ def crash_matrix(
 
 
 class _Trials:
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: HandlerCase) -> None:
         self.case = case
         self.ended: list[Trial] = []
         self.notes: list[str] = []

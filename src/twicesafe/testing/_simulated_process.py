@@ -36,9 +36,9 @@ from ._clock import FakeClock
 from ._comparison import copied, plain_copy
 from ._crash import Life, _Mortal, crash_point
 from ._fresh import Fresh
-from ._tracing import Awaits, Tracer
+from ._tracing import Awaits, LineTracer
 
-__all__ = ["END", "START", "Case", "Stage", "UnawaitedError", "called", "is_async_function"]
+__all__ = ["END", "START", "HandlerCase", "Stage", "UnawaitedError", "called", "is_async_function"]
 
 START: Final = "as the handler starts"
 END: Final = "after the handler, with nothing recorded"
@@ -54,7 +54,7 @@ class UnawaitedError(UsageError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class HandlerCase:
     """The handler under test, with its arguments and settings."""
 
     handler: Callable[..., Any]
@@ -64,7 +64,7 @@ class Case:
     policy: Policy | None = None
     key: KeyLike = "the call"
     bare: bool = False
-    tracer: Tracer
+    tracer: LineTracer
     setup: Callable[[], Any]
     snapshot: Callable[[], Any]
     later: Callable[[], Any] | None = None
@@ -123,7 +123,7 @@ def called(function: Callable[[], Any]) -> Any:
 class Stage:
     """The environment of one trial: clean at first, with one key."""
 
-    case: Case
+    case: HandlerCase
     starts: list[str] = field(default_factory=list)
     """One entry per start of the handler."""
     clock: FakeClock | None = None

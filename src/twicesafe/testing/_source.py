@@ -8,10 +8,10 @@ import linecache
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Source", "source_of"]
+__all__ = ["SourceFile", "source_of"]
 
 
-class Source:
+class SourceFile:
     """One file."""
 
     def __init__(self, text: str) -> None:
@@ -53,8 +53,8 @@ def _named(item: ast.withitem) -> list[str]:
 
 
 @functools.cache
-def source_of(file: str) -> Source:
+def source_of(file: str) -> SourceFile:
     try:
-        return Source("".join(linecache.getlines(file)))
+        return SourceFile("".join(linecache.getlines(file)))
     except SyntaxError:
-        return Source("")
+        return SourceFile("")

@@ -21,9 +21,9 @@ from typing import Any, Final, Self, TypeAlias
 
 from ..errors import ConfigurationError
 from ._crash import Died, Life, crash_point, current_life
-from ._source import Source, source_of
+from ._source import SourceFile, source_of
 
-__all__ = ["Awaits", "LinesOf", "Tracer", "code_of", "receives_itself"]
+__all__ = ["Awaits", "LineTracer", "LinesOf", "code_of", "receives_itself"]
 
 LinesOf: TypeAlias = bool | Iterable[ModuleType | str | Path]
 """True: the lines of the handler's file; or also those of these modules or files."""
@@ -53,7 +53,7 @@ def receives_itself(handler: Any) -> bool:
     return isinstance(code, CodeType) and code.co_filename.startswith(_PACKAGE)
 
 
-class Tracer:
+class LineTracer:
     """Makes a point of every line of these files, or only of the lines that await."""
 
     def __init__(self, files: Iterable[str], every_line: bool) -> None:
@@ -119,7 +119,7 @@ class Tracer:
         return on_line
 
 
-def _leave(life: Life, frame: FrameType, source: Source, line: int) -> None:
+def _leave(life: Life, frame: FrameType, source: SourceFile, line: int) -> None:
     """A point between the body of a ``with`` and its exit.
 
     Python does not call ``__exit__`` for an exception that is raised here. So if the life dies here, we

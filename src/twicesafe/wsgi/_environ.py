@@ -8,8 +8,8 @@ from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from .._core.http.message import Fields, HttpRequest, StoredResponse
-from .._core.http.problems import Problem, Refused
-from .._core.http.rules import Rules
+from .._core.http.problems import Problem, RequestRefused
+from .._core.http.rules import HttpRules
 
 __all__ = [
     "App",
@@ -72,8 +72,8 @@ def request_of(environ: Environ) -> HttpRequest:
     )
 
 
-def whole_body(environ: Environ, rules: Rules) -> bytes:
-    """The whole body. Raises `Refused` if it is too large, incomplete or without a known end."""
+def whole_body(environ: Environ, rules: HttpRules) -> bytes:
+    """The whole body. Raises `RequestRefused` if it is too large, incomplete or without a known end."""
     stream = environ["wsgi.input"]
     announced = environ.get("CONTENT_LENGTH") or ""
     if not announced.isdigit():
@@ -81,7 +81,7 @@ def whole_body(environ: Environ, rules: Rules) -> bytes:
         if ends and environ.get("SERVER_SOFTWARE", "").lower().startswith(_TELLS_A_CUT):
             return _to_the_end(stream, rules)
         if environ.get("HTTP_TRANSFER_ENCODING") or (ends and stream.read(1)):
-            raise Refused(Problem("length-required"))
+            raise RequestRefused(Problem("length-required"))
         return b""
     left = int(announced)
     rules.require_size(left)
@@ -89,13 +89,13 @@ def whole_body(environ: Environ, rules: Rules) -> bytes:
     while left:
         piece = stream.read(left)
         if not piece:
-            raise Refused(Problem("request-incomplete"))
+            raise RequestRefused(Problem("request-incomplete"))
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
 
 
-def _to_the_end(stream: Any, rules: Rules) -> bytes:
+def _to_the_end(stream: Any, rules: HttpRules) -> bytes:
     pieces: list[bytes] = []
     size = 0
     while piece := stream.read(_PIECE):

@@ -9,9 +9,9 @@ from functools import partial
 from wsgiref.util import FileWrapper
 
 from .._core.driving import drive
-from .._core.http.flow import Respond, Run
+from .._core.http.flow import Respond, RunHandler
 from .._core.http.policy import HttpPolicy
-from .._edges.http_guard import Guard, perform
+from .._edges.http_guard import HttpGuard, perform
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
 from ._environ import (
@@ -34,7 +34,7 @@ class IdempotencyMiddleware:
     def __init__(self, app: App, *, receiver: Receiver, policy: HttpPolicy | None = None) -> None:
         check_receiver(receiver, Receiver, "twicesafe.wsgi")
         self.app = app
-        self._guard = Guard(receiver, policy)
+        self._guard = HttpGuard(receiver, policy)
         self.policy, self._rules = self._guard.policy, self._guard.rules
         self._names = tuple(variable_of(name) for name in self._rules.names)
 
@@ -55,7 +55,7 @@ class IdempotencyMiddleware:
         read = partial(whole_body, environ, self._rules)
         flow = self._guard.admit(request_of(environ), read)
         step = context.run(drive, flow, perform)
-        if isinstance(step, Run):
+        if isinstance(step, RunHandler):
             exchange = WsgiExchange(step.exchange, context, own, start_response)
             return exchange.begin(self.app, self._forwarded(environ, step.exchange.request.body))
         if isinstance(step, Respond):

@@ -34,7 +34,15 @@ from .message import Received, lane_of
 from .outage import REST, Outage
 from .settlement import Settlement
 from .starting import Starting
-from .state import Collect, ConsumerState, Ended, Fetch, Fetched, Report, Revoked
+from .state import (
+    CollectEvents,
+    ConsumerState,
+    FetchMessages,
+    HandlerEnded,
+    MessagesFetched,
+    Report,
+    Revoked,
+)
 from .verdicts import is_counted, verdict_of
 
 __all__ = ["consume"]
@@ -60,7 +68,7 @@ class _ConsumerLoop:
         self.starting = Starting(state, self.intake, self.outage, self._answered, self._make_dead)
         self.numbers = 0
         self.fetching = False
-        self.ended: list[Ended] = []
+        self.ended: list[HandlerEnded] = []
         self.asked_at = 0.0
         """When the running fetch began."""
         self.empty_since: float | None = None
@@ -70,7 +78,7 @@ class _ConsumerLoop:
     def run(self) -> Flow[Report]:
         state = self.state
         while True:
-            happened = yield Collect(self._patience())
+            happened = yield CollectEvents(self._patience())
             for one in happened:
                 self._take_note(one)
             yield from self._record()
@@ -87,7 +95,7 @@ class _ConsumerLoop:
                 yield from self.starting.start()
                 if (room := self._room()) > 0:
                     self.fetching, self.asked_at = True, state.clock()
-                    yield Fetch(room)
+                    yield FetchMessages(room)
             yield from self.settlement.extend()
         if self.raised is not None:
             raise self.raised
@@ -124,14 +132,14 @@ class _ConsumerLoop:
         return self.empty_since is not None and state.clock() - self.empty_since >= state.idle
 
     def _take_note(self, one: Any) -> None:
-        if isinstance(one, Fetched):
+        if isinstance(one, MessagesFetched):
             self.fetching = False
             if one.messages:
                 self.empty_since = None
             elif self.empty_since is None and one.joined:
                 self.empty_since = self.asked_at
             self._take_in(one.messages)
-        elif isinstance(one, Ended):
+        elif isinstance(one, HandlerEnded):
             self.ended.append(one)
         elif isinstance(one, Revoked):
             self.settlement.revoked.add(one.partitions)

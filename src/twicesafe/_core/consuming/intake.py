@@ -1,4 +1,4 @@
-"""Which of the held messages may start now: lanes, rests, and suspects.
+"""Which of the held messages may start now: lanes, back-offs, and suspects.
 
 A *lane* is a queue of messages that must not run at the same time: those of one ordering key
 (``order="key"``), or, without an order, the deliveries of one idempotency key. Only the first

@@ -32,7 +32,7 @@ from ..protocol import Abandon
 from ..protocol import Verdict as Answer
 from .intake import Delivery, Intake
 from .outage import Outage
-from .state import ConsumerState, ParkedLanes, Start
+from .state import ConsumerState, ReadParkedLanes, Start
 from .verdicts import verdict_of
 
 __all__ = ["Behind", "Starting"]
@@ -226,7 +226,7 @@ class Starting:
         if now - self._lanes_read < LANES_KNOWN_FOR:
             return True
         try:
-            parked = yield ParkedLanes()
+            parked = yield ReadParkedLanes()
         except Exception as error:
             self._outage.begins("lanes", error)
             return False

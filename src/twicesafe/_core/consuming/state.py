@@ -20,15 +20,15 @@ from .message import Message, Received
 
 __all__ = [
     "Acknowledge",
-    "Collect",
+    "CollectEvents",
     "ConsumerState",
-    "Ended",
     "Extend",
-    "Fetch",
     "FetchFailed",
-    "Fetched",
+    "FetchMessages",
     "GiveBack",
-    "ParkedLanes",
+    "HandlerEnded",
+    "MessagesFetched",
+    "ReadParkedLanes",
     "ReleasePartitions",
     "Report",
     "Revoked",
@@ -39,7 +39,7 @@ __all__ = [
 # --- commands --------------------------------------------------------------------------------
 
 
-class Fetch(msgspec.Struct, gc=False):
+class FetchMessages(msgspec.Struct, gc=False):
     """Start fetching at most this many messages; do not wait for them."""
 
     most: int
@@ -51,10 +51,10 @@ class Start(msgspec.Struct):
     jobs: list[tuple[int, Invoke | Detach]]
 
 
-class Collect(msgspec.Struct, gc=False):
+class CollectEvents(msgspec.Struct, gc=False):
     """Wait until something has happened, stop is called, or `seconds` have passed.
 
-    Reply: what happened: `Fetched`, `FetchFailed`, `Ended` and `Revoked`, in any number.
+    Reply: what happened: `MessagesFetched`, `FetchFailed`, `HandlerEnded` and `Revoked`, in any number.
     """
 
     seconds: float
@@ -79,14 +79,14 @@ class ReleasePartitions(msgspec.Struct, gc=False):
     partitions: frozenset[str]
 
 
-class ParkedLanes(msgspec.Struct, gc=False):
+class ReadParkedLanes(msgspec.Struct, gc=False):
     """Reply: the ordering keys that wait for an operator."""
 
 
 # --- what may have happened ------------------------------------------------------------------
 
 
-class Fetched(msgspec.Struct, gc=False):
+class MessagesFetched(msgspec.Struct, gc=False):
     messages: Sequence[Received]
     joined: bool = True
     """False: the broker has not said yet which messages are ours, so none does not mean none."""
@@ -96,7 +96,7 @@ class FetchFailed(msgspec.Struct):
     error: Exception
 
 
-class Ended(msgspec.Struct):
+class HandlerEnded(msgspec.Struct):
     number: int
     reply: Any
 

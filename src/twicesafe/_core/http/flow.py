@@ -23,8 +23,8 @@ records it before the last bytes of the response are sent:
       than `linger`), and the client
       disconnected                           Complete (NOT_KEPT)    nothing
 
-The client gets outcome-unknown if nothing of the response was sent yet. On a `rerun` route
-the command is `Leave` with the error instead of `Hold`: the attempt failed and a retry runs.
+The client gets outcome-unknown if nothing of the response was sent yet. On a `retry` route
+the command is `LeaveClaim` with the error instead of `HoldClaim`: the attempt failed and a retry runs.
 
 `drive` and `drive_async` run these flows, and `_edges.http_guard.perform` executes every command.
 """
@@ -45,28 +45,28 @@ from ...errors import (
     UsageError,
 )
 from .message import HttpRequest, StoredResponse
-from .problems import Problem, Refused
-from .recording import Ending, Recording
-from .rules import Admission, Rules
+from .problems import Problem, RequestRefused
+from .recording import Ending, ResponseRecording
+from .rules import Admission, HttpRules
 from .stored import NOT_KEPT
 
 __all__ = [
     "ClientLeft",
-    "Complete",
-    "Ended",
-    "Enter",
+    "CompleteClaim",
+    "EnterClaim",
     "Exchange",
-    "Hold",
+    "ExchangeEnded",
+    "HoldClaim",
     "HttpClaim",
     "HttpFlow",
-    "Leave",
+    "LeaveClaim",
     "Log",
     "PassThrough",
     "ReadBody",
-    "Release",
+    "ReleaseClaim",
     "Respond",
     "ResponseCut",
-    "Run",
+    "RunHandler",
     "admit",
 ]
 
@@ -92,37 +92,37 @@ class HttpClaim(Protocol):
 class ReadBody(msgspec.Struct, frozen=True):
     """Reply: the whole body, or None if the client disconnected.
 
-    Throws `Refused` for a body that is too large, incomplete or without a known end.
+    Throws `RequestRefused` for a body that is too large, incomplete or without a known end.
     """
 
     read: Callable[[], Any]
 
 
-class Enter(msgspec.Struct, frozen=True):
+class EnterClaim(msgspec.Struct, frozen=True):
     """Make the claim. Throws what the receiver raises. The claim of a duplicate ends at once."""
 
     claim: Any
 
 
-class Complete(msgspec.Struct, frozen=True):
+class CompleteClaim(msgspec.Struct, frozen=True):
     claim: Any
     result: Any
 
 
-class Release(msgspec.Struct, frozen=True):
+class ReleaseClaim(msgspec.Struct, frozen=True):
     """The application did nothing: a retry runs."""
 
     claim: Any
 
 
-class Hold(msgspec.Struct, frozen=True):
+class HoldClaim(msgspec.Struct, frozen=True):
     """The outcome is unknown: nothing runs until an operator resolves or releases the key."""
 
     claim: Any
     why: str
 
 
-class Leave(msgspec.Struct, frozen=True):
+class LeaveClaim(msgspec.Struct, frozen=True):
     """Close the claim. With an error: the attempt failed and a retry runs."""
 
     claim: Any
@@ -147,11 +147,11 @@ class Respond(msgspec.Struct, frozen=True):
     response: StoredResponse
 
 
-class Run(msgspec.Struct, frozen=True):
+class RunHandler(msgspec.Struct, frozen=True):
     exchange: Exchange
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ExchangeEnded(msgspec.Struct, frozen=True):
     response: StoredResponse | None = None
     """The response to send in place of the application's, of which nothing was sent."""
     error: BaseException | None = None
@@ -170,11 +170,11 @@ class ClientLeft(Exception):  # noqa: N818 - records and operators see this name
 
 
 def admit(
-    rules: Rules,
+    rules: HttpRules,
     claim_for: Callable[[Admission], HttpClaim],
     request: HttpRequest,
     read: Callable[[], Any],
-) -> HttpFlow[PassThrough | Respond | Run | None]:
+) -> HttpFlow[PassThrough | Respond | RunHandler | None]:
     """`claim_for` returns the claim of an admitted request, before it is entered.
 
     `request` has no body yet; `read` is what `ReadBody` calls.
@@ -188,7 +188,7 @@ def admit(
             return None
         request = msgspec.structs.replace(request, body=body)
         admission = rules.admit(request, looked)
-    except Refused as refused:
+    except RequestRefused as refused:
         return Respond(rules.refuse(request, refused.problem))
     if admission is None:
         return PassThrough(request)
@@ -196,16 +196,16 @@ def admit(
     if claim.is_held_by_caller:  # by another layer on this store
         return PassThrough(request)
     try:
-        yield Enter(claim)
+        yield EnterClaim(claim)
     except TwicesafeError as error:
-        if isinstance(error, StoreUnavailableError) and rules.policy.fail_open:
+        if isinstance(error, StoreUnavailableError) and rules.policy.outage == "run":
             claim.notify(ev.Unprotected(admission.key))
             return PassThrough(request)
         if isinstance(error, CorruptRecordError | UsageError):
             yield Log("error", str(error))
         return Respond(rules.refuse_error(request, error))
     if claim.is_new:
-        return Run(Exchange(rules, admission.reruns, request, claim))
+        return RunHandler(Exchange(rules, admission.may_retry, request, claim))
     return Respond(rules.replay(request, claim.result))
 
 
@@ -219,11 +219,11 @@ class Exchange:
     application's response to `recording`.
     """
 
-    __slots__ = ("claim", "recording", "request", "reruns", "rules", "settled")
+    __slots__ = ("claim", "may_retry", "recording", "request", "rules", "settled")
 
-    def __init__(self, rules: Rules, reruns: bool, request: HttpRequest, claim: Any) -> None:
-        self.rules, self.reruns, self.request, self.claim = rules, reruns, request, claim
-        self.recording = Recording(rules.policy, rules.kept_names)
+    def __init__(self, rules: HttpRules, may_retry: bool, request: HttpRequest, claim: Any) -> None:
+        self.rules, self.may_retry, self.request, self.claim = rules, may_retry, request, claim
+        self.recording = ResponseRecording(rules.policy, rules.kept_names)
         self.settled = False
         """True as soon as it is decided how the key ends."""
 
@@ -231,16 +231,16 @@ class Exchange:
         """The response has ended, or has reached the length that it announced."""
         ending = self.recording.end()
         if ending is Ending.KEEP:
-            return self._end(Complete(self.claim, self.recording.result()))
+            return self._end(CompleteClaim(self.claim, self.recording.result()))
         if ending is Ending.RELEASE:
-            return self._end(Release(self.claim))
+            return self._end(ReleaseClaim(self.claim))
         return self.fail(ResponseCut("the response is shorter than it announced"))
 
     def fail(self, error: BaseException) -> HttpFlow[None]:
         """The outcome is unknown."""
-        if self.reruns:
-            return self._end(Leave(self.claim, error))
-        return self._end(Hold(self.claim, type(error).__qualname__))
+        if self.may_retry:
+            return self._end(LeaveClaim(self.claim, error))
+        return self._end(HoldClaim(self.claim, type(error).__qualname__))
 
     def is_not_kept(self, *, lingered: bool) -> bool:
         """The client has disconnected. Can the edge stop taking the response?
@@ -252,26 +252,30 @@ class Exchange:
     def client_left(self, *, lingered: bool = False) -> HttpFlow[None]:
         """The client has disconnected, and the edge took no more of the response."""
         if self.is_not_kept(lingered=lingered):
-            return self._end(Complete(self.claim, NOT_KEPT))
+            return self._end(CompleteClaim(self.claim, NOT_KEPT))
         return self.fail(ClientLeft())
 
-    def ended(self, error: BaseException | None, *, started: bool = False) -> HttpFlow[Ended]:
+    def ended(
+        self, error: BaseException | None, *, started: bool = False
+    ) -> HttpFlow[ExchangeEnded]:
         """The application has returned or raised. `started`: some of its response was sent."""
         if self.settled:
-            return Ended(None, error)
-        if isinstance(error, Refused) and not self.recording.status:
+            return ExchangeEnded(None, error)
+        if isinstance(error, RequestRefused) and not self.recording.status:
             # Only code that has done nothing raises this: the proxy, without an upstream.
-            yield from self._end(Release(self.claim))
-            return Ended(self.rules.refuse(self.request, error.problem))
+            yield from self._end(ReleaseClaim(self.claim))
+            return ExchangeEnded(self.rules.refuse(self.request, error.problem))
         unknown = error or ResponseCut("the application returned before its response was complete")
         yield from self.fail(unknown)
-        if self.reruns:
-            return Ended(None, unknown)
+        if self.may_retry:
+            return ExchangeEnded(None, unknown)
         if started:
-            return Ended(None, error)
-        return Ended(self.rules.refuse(self.request, Problem("outcome-unknown")), error)
+            return ExchangeEnded(None, error)
+        return ExchangeEnded(self.rules.refuse(self.request, Problem("outcome-unknown")), error)
 
-    def _end(self, command: Complete | Release | Hold | Leave) -> HttpFlow[None]:
+    def _end(
+        self, command: CompleteClaim | ReleaseClaim | HoldClaim | LeaveClaim
+    ) -> HttpFlow[None]:
         self.settled = True
         return _recorded(command, self.recording.trouble)
 

@@ -20,7 +20,7 @@ from typing import Final
 from ...errors import ConfigurationError
 from .message import Fields
 from .policy import HttpPolicy
-from .problems import Problem, Refused
+from .problems import Problem, RequestRefused
 from .stored import HOP_BY_HOP
 
 __all__ = ["Forwarding"]
@@ -82,7 +82,7 @@ class Forwarding:
         return any(form in network for form in forms for network in self._trusted)
 
     def inbound(self, headers: Fields, peer: str) -> Fields:
-        """The fields of the request that this peer may send. Raises `Refused`."""
+        """The fields of the request that this peer may send. Raises `RequestRefused`."""
         believed = self.trusts(peer)
         doubtful = False
         for name, value in headers:
@@ -91,7 +91,7 @@ class Forwarding:
                     option in self._ours or _is_by_proxies(option) for option in _options(value)
                 ):
                     detail = "Connection names a field of the message."
-                    raise Refused(Problem("request-malformed", detail=detail))
+                    raise RequestRefused(Problem("request-malformed", detail=detail))
             elif self._is_dropped(name, believed):
                 doubtful = True
         if not doubtful:

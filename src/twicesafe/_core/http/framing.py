@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["CHUNKED", "FRAMING", "TO_THE_END", "Ambiguous", "Follower", "field"]
+__all__ = ["CHUNKED", "FRAMING", "TO_THE_END", "Ambiguous", "MessageFollower", "field"]
 
 CHUNKED: Final = -1
 TO_THE_END: Final = -2
@@ -33,7 +33,7 @@ class Ambiguous(Exception):  # noqa: N818 - a finding about the message, not an 
     """What is wrong, in words that the client may see."""
 
 
-class Follower:
+class MessageFollower:
     """Follows one connection from message to message."""
 
     __slots__ = ("_held", "_left", "_most", "_part", "_searched", "_tiny")

@@ -61,7 +61,7 @@ class HttpPolicy:
     check_key: Callable[[str], str | None] | None = None
     """Checks a key: returns None if it is valid, otherwise the expected format, for the client."""
     signatures: SignatureCheck | None = None
-    """Requires that every key is signed by a trusted party, such as `KeyVerifier`. None: as the receiver's policy says."""
+    """A check such as `KeyVerifier`: every key must be signed by a trusted party. None: as in the receiver's policy."""
     signature_header: str = SIGNATURE_HEADER
     """The header field of the signature."""
     key_from: tuple[KeySource, ...] = ()
@@ -86,7 +86,7 @@ class HttpPolicy:
     """Header fields that are compared too."""
     max_body: int = 1_048_576
     """Maximum size of a request body with a key, in bytes. Larger ones get 413."""
-    max_result: int = 1_048_576
+    max_result_bytes: int = 1_048_576
     """Maximum size of a stored response body, in bytes. Larger ones are delivered but not kept."""
     mismatch_status: int = 422
     """Status for a known key with a different request."""
@@ -100,10 +100,10 @@ class HttpPolicy:
     """How long a repeat waits for the first request before it gets `in_flight_status`."""
     release: frozenset[int] = NOT_EXECUTED
     """Statuses that mean "not executed": the key is released and a retry runs."""
-    on_unknown: Literal["hold", "rerun"] = "hold"
-    """After a crash or an exception: hold the key for an operator, or let a retry run."""
-    rerun: tuple[str, ...] = ()
-    """Routes where `on_unknown` is "rerun": transactional or naturally idempotent ones."""
+    takeover: Literal["retry", "hold"] = "hold"
+    """After a crash or an exception: let a retry run, or hold the key for an operator."""
+    retry: tuple[str, ...] = ()
+    """Routes where `takeover` is "retry": transactional or naturally idempotent ones."""
     replay_header: str | None = "Idempotent-Replayed"
     """The header field that marks a replay. None: no field."""
     replay_cookies: bool = False
@@ -124,8 +124,8 @@ class HttpPolicy:
         "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
     )
     """Link of problem documents (`describedby`). Empty: no link."""
-    fail_open: bool = False
-    """If the store is unreachable, run unprotected instead of returning 503."""
+    outage: Literal["refuse", "run"] = "refuse"
+    """Store unreachable: refuse with 503 (fail closed), or run unprotected (counted and logged)."""
     linger: Duration = 60
     """How long a streaming response is still recorded after its client has disconnected. After that the
     key is done, and a repeat gets `not_kept_status`."""
@@ -145,7 +145,7 @@ class HttpPolicy:
             object.__setattr__(self, name, seconds(getattr(self, name), name))
         for name in ("methods", "release"):
             object.__setattr__(self, name, frozenset(_several(self, name)))
-        for name in ("aliases", "key_from", "include", "exclude", "rerun", "keep_headers",
+        for name in ("aliases", "key_from", "include", "exclude", "retry", "keep_headers",
                      "drop_headers", "fingerprint_headers"):  # fmt: skip
             object.__setattr__(self, name, tuple(_several(self, name)))
         _check(self)
@@ -223,8 +223,8 @@ class HttpPolicy:
         refuse_unknown(changes, [field.name for field in fields(self)], "HTTP setting")
         return replace(self, **changes)
 
-    def receiver_policy(self, *, rerun: bool) -> Policy:
-        """The policy for the receiver."""
+    def receiver_policy(self, *, takeover: Literal["retry", "hold"] | None = None) -> Policy:
+        """These settings as a `Policy`. `takeover` replaces this policy's, as for a route of `retry`."""
         wait = seconds(self.wait)
         return Policy(
             lease=self.lease,
@@ -233,10 +233,10 @@ class HttpPolicy:
             in_flight="wait" if wait else "reject",
             wait=wait,
             max_waiters=self.max_waiters,
-            takeover="retry" if rerun else "hold",
+            takeover=takeover or self.takeover,
             max_attempts=1_000_000,  # clients decide how often they retry: no key is parked
             backoff=Backoff(first=0, jitter=0),
-            max_result_bytes=self.max_result + _HEADERS_ROOM,
+            max_result_bytes=self.max_result_bytes + _HEADERS_ROOM,
             codec=self.codec,
             signatures=self.signatures,
         )
@@ -284,11 +284,11 @@ def _check(policy: HttpPolicy) -> None:
     if not isinstance(policy.required, bool):
         Routes(_several(policy, "required"), "required")
         object.__setattr__(policy, "required", tuple(policy.required))
-    for name in ("include", "exclude", "rerun"):
+    for name in ("include", "exclude", "retry"):
         Routes(getattr(policy, name), name)
     _check_numbers(policy)
     _check_hooks(policy)
-    policy.receiver_policy(rerun=False)  # lease, max_lease, retention, codec: checked there
+    policy.receiver_policy()  # lease, max_lease, retention, codec: checked there
 
 
 def _check_without_field(policy: HttpPolicy) -> None:
@@ -302,7 +302,7 @@ def _check_numbers(policy: HttpPolicy) -> None:
     for name, least, most in (
         ("max_key", 1, 255),
         ("max_body", 0, 1 << 32),
-        ("max_result", 0, 1 << 32),
+        ("max_result_bytes", 0, 1 << 32),
         ("mismatch_status", 400, 599),
         ("not_kept_status", 400, 599),
         ("in_flight_status", 400, 599),
@@ -333,12 +333,13 @@ def _check_hooks(policy: HttpPolicy) -> None:
         fine = isinstance(scope, tuple) and scope and all(isinstance(n, str) and n for n in scope)
         expect(fine, "scope", scope, "use a tuple of header names, or a callable of the request")
     expect(isinstance(policy.scope_secret, bytes), "scope_secret", "…", "use bytes")
-    known = policy.on_unknown in ("hold", "rerun")
-    expect(known, "on_unknown", policy.on_unknown, "use 'hold' or 'rerun'")
+    for name, first, second in (("takeover", "retry", "hold"), ("outage", "refuse", "run")):
+        value = getattr(policy, name)
+        expect(value in (first, second), name, value, f"use {first!r} or {second!r}")
     for name in ("problem_base", "documentation"):
         value = getattr(policy, name)
         clean = isinstance(value, str) and re.fullmatch(r"[\x21\x23-\x3b\x3d\x3f-\x7e]*+", value)
         expect(clean, name, value, "use a URI")
-    for name in ("strict", "per_operation", "replay_cookies", "forward_key", "fail_open"):
+    for name in ("strict", "per_operation", "replay_cookies", "forward_key"):
         value = getattr(policy, name)
         expect(isinstance(value, bool), name, value, "use True or False")

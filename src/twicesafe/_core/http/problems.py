@@ -25,10 +25,10 @@ from ...errors import (
 from .message import StoredResponse
 from .stored import expose
 
-__all__ = ["CASES", "Case", "Problem", "Refused", "problem_of", "problem_response"]
+__all__ = ["CASES", "Problem", "ProblemKind", "RequestRefused", "problem_of", "problem_response"]
 
 
-class Case(msgspec.Struct, frozen=True):
+class ProblemKind(msgspec.Struct, frozen=True):
     """One kind of refusal: what a client sees, and whether the same request may succeed later."""
 
     status: int
@@ -37,105 +37,105 @@ class Case(msgspec.Struct, frozen=True):
     retryable: bool
 
 
-CASES: Final[dict[str, Case]] = {
-    "key-missing": Case(
+CASES: Final[dict[str, ProblemKind]] = {
+    "key-missing": ProblemKind(
         400,
         "Idempotency-Key is missing",
         "This operation is idempotent and requires a key; send one that is new for each operation "
         "and the same for each retry.",
         False,
     ),
-    "key-invalid": Case(
+    "key-invalid": ProblemKind(
         400,
         "Idempotency-Key cannot be used",
         "The request was not run.",
         False,
     ),
-    "key-untrusted": Case(
+    "key-untrusted": ProblemKind(
         403,
         "Idempotency-Key is not signed by a trusted party",
         "The request was not run.",
         False,
     ),
-    "key-reused": Case(
+    "key-reused": ProblemKind(
         422,
         "Idempotency-Key is already used",
         "This key was first used for a different request. Nothing was run; use a new key for a "
         "new operation.",
         False,
     ),
-    "in-progress": Case(
+    "in-progress": ProblemKind(
         409,
         "A request is outstanding for this Idempotency-Key",
         "The first request with this key is still being processed. Retry the same request later.",
         True,
     ),
-    "outcome-unknown": Case(
+    "outcome-unknown": ProblemKind(
         500,
         "The outcome of this operation is unknown",
         "The operation was started and its end was not recorded, so it may or may not have had its "
         "effect. It will not be run again under this key until an operator has decided.",
         False,
     ),
-    "result-not-kept": Case(
+    "result-not-kept": ProblemKind(
         410,
         "The result of this operation was not kept",
         "The operation is done, but its response was not kept and cannot be repeated. It is not run "
         "again.",
         False,
     ),
-    "request-too-large": Case(
+    "request-too-large": ProblemKind(
         413,
         "The request is too large",
         "A request with a key must fit into memory to be compared with its repeats. It was not run.",
         False,
     ),
-    "request-incomplete": Case(
+    "request-incomplete": ProblemKind(
         400,
         "The request is incomplete",
         "The body ended before its announced length. The request was not run; its key is unused.",
         True,
     ),
-    "length-required": Case(
+    "length-required": ProblemKind(
         411,
         "The request has no length",
         "This server does not report where a chunked body ends, so the request cannot be compared with "
         "its repeats. It was not run; send it with Content-Length.",
         False,
     ),
-    "store-unavailable": Case(
+    "store-unavailable": ProblemKind(
         503,
         "The store of keys cannot be reached",
         "The request was not run, because a repeat could not be recognised. Retry it later.",
         True,
     ),
-    "upstream-unavailable": Case(
+    "upstream-unavailable": ProblemKind(
         503,
         "The service behind this proxy cannot be reached",
         "Nothing of the request was sent to it, so nothing was run. Retry it later.",
         True,
     ),
-    "upstream-failed": Case(
+    "upstream-failed": ProblemKind(
         502,
         "The service behind this proxy gave no complete answer",
         "The request was sent and may or may not have had its effect. With a key it could be retried "
         "safely.",
         False,
     ),
-    "attempt-failed": Case(
+    "attempt-failed": ProblemKind(
         502,
         "The service behind this proxy gave no complete answer",
         "The request was sent and may or may not have had its effect. It is harmless to repeat: the "
         "same request may be sent again.",
         True,
     ),
-    "request-malformed": Case(
+    "request-malformed": ProblemKind(
         400,
         "The request is ambiguous",
         "It was not passed on, and the connection is closed.",
         False,
     ),
-    "upgrade-refused": Case(
+    "upgrade-refused": ProblemKind(
         501,
         "This proxy does not support other protocols",
         "Websockets must be routed past it.",
@@ -154,7 +154,7 @@ class Problem(msgspec.Struct, frozen=True):
     retry_after: int | None = None
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not an error of the program
+class RequestRefused(Exception):  # noqa: N818 - an answer, not an error of the program
     """The request is refused, and nothing was run."""
 
     def __init__(self, problem: Problem) -> None:

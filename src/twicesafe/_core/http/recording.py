@@ -19,7 +19,7 @@ from .message import StoredResponse
 from .policy import HttpPolicy
 from .stored import NOT_KEPT, NotKept, kept_fields
 
-__all__ = ["Ending", "Recording"]
+__all__ = ["Ending", "ResponseRecording"]
 
 
 class Ending(enum.Enum):
@@ -28,7 +28,7 @@ class Ending(enum.Enum):
     UNKNOWN = "unknown"
 
 
-class Recording:
+class ResponseRecording:
     __slots__ = (
         "_chunks",
         "_declared",
@@ -77,7 +77,7 @@ class Recording:
         """Record a piece of the body. True: it reached the announced length, so it is the last."""
         self.size += len(data)
         if data and not self.overflowed:
-            if self.size > self._policy.max_result:
+            if self.size > self._policy.max_result_bytes:
                 self.overflowed = True
                 self._chunks.clear()
             else:

@@ -3,11 +3,11 @@
     concerns(method, fields)  False: the layer ignores it; costs only a look at the field names
     look(request)             None: the layer ignores it; otherwise read the body, then `admit`
     admit(request, looked)    the key and the fingerprint; None: the layer ignores it
-    kept_names                the fields of a response that `Recording` keeps
+    kept_names                the fields of a response that `ResponseRecording` keeps
     replay(request, stored)   the response to a repeat
     refuse(request, problem)  the response to a refused request
 
-`look` and `admit` raise `Refused`. `look` refuses everything that can be refused without the body.
+`look` and `admit` raise `RequestRefused`. `look` refuses everything that can be refused without the body.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .fingerprint import http_fingerprint
 from .key_field import BadKey, parse_key, require_key
 from .message import HttpRequest, StoredResponse
 from .policy import HttpPolicy
-from .problems import Problem, Refused, problem_of, problem_response
+from .problems import Problem, RequestRefused, problem_of, problem_response
 from .routes import Routes
 from .sources import place_of, reads_body
 from .stored import kept_names, replay_fields
 
-__all__ = ["Admission", "Looked", "Rules", "credentials"]
+__all__ = ["Admission", "HttpRules", "Looked", "credentials"]
 
 _SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
 ANONYMOUS = "anonymous"
@@ -57,11 +57,11 @@ class Admission(msgspec.Struct, frozen=True):
 
     key: Key
     fingerprint: bytes | None
-    reruns: bool
+    may_retry: bool
     """A retry may run after an unknown outcome."""
 
 
-class Rules:
+class HttpRules:
     def __init__(
         self,
         policy: HttpPolicy,
@@ -87,8 +87,8 @@ class Rules:
         self._include = Routes(policy.include, "include")
         self._exclude = Routes(policy.exclude, "exclude")
         self._ignores_some = bool(self._include or self._exclude)
-        self._rerun = Routes(policy.rerun, "rerun")
-        self._reruns_all, self._reruns_some = policy.on_unknown == "rerun", bool(self._rerun)
+        self._retry = Routes(policy.retry, "retry")
+        self._retries_all, self._retries_some = policy.takeover == "retry", bool(self._retry)
         required = policy.required
         self._required = Routes(() if isinstance(required, bool) else required, "required")
         self.by_name = not (policy.key_from or required)
@@ -153,13 +153,13 @@ class Rules:
         return Looked(found)
 
     def require_size(self, size: int) -> None:
-        """Raise `Refused` if a body of this size is too large."""
+        """Raise `RequestRefused` if a body of this size is too large."""
         if size > self.max_body:
             raise self.too_large()
 
-    def too_large(self) -> Refused:
+    def too_large(self) -> RequestRefused:
         limit = f"The limit is {self.max_body} bytes."
-        return Refused(Problem("request-too-large", detail=limit))
+        return RequestRefused(Problem("request-too-large", detail=limit))
 
     # -- with the body ------------------------------------------------------------------------
 
@@ -174,8 +174,8 @@ class Rules:
         return Admission(
             full if hidden is None else hidden.key(full),
             http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
-            self._reruns_all
-            or (self._reruns_some and self._rerun.match(request.method, request.path)),
+            self._retries_all
+            or (self._retries_some and self._retry.match(request.method, request.path)),
         )
 
     def scope(self, request: HttpRequest) -> tuple[str, ...]:
@@ -251,7 +251,7 @@ class Rules:
                 raise BadKey(f"a key looks like this: {wish}")
         except BadKey as bad:
             detail = f"{self._place}: {bad}."
-            raise Refused(Problem("key-invalid", detail=detail)) from None
+            raise RequestRefused(Problem("key-invalid", detail=detail)) from None
         if policy.signatures is not None:
             self._require_signature(policy.signatures, request, key)
         return key
@@ -262,16 +262,18 @@ class Rules:
         name = self.policy.signature_header
         if len(lines) != 1:
             wrong = "is missing" if not lines else "was sent more than once"
-            raise Refused(Problem("key-untrusted", detail=f"{name} {wrong}."))
+            raise RequestRefused(Problem("key-untrusted", detail=f"{name} {wrong}."))
         try:
             check.verify(key, lines[0].decode("latin-1").strip(" \t"))
         except UntrustedKeyError as error:
-            raise Refused(Problem("key-untrusted", detail=f"{name}: {error.message}.")) from None
+            raise RequestRefused(
+                Problem("key-untrusted", detail=f"{name}: {error.message}.")
+            ) from None
 
     def _require_key(self, request: HttpRequest) -> None:
         required = self.policy.required
         if required is True or self._required.match(request.method, request.path):
-            raise Refused(Problem("key-missing", detail=f"Its place: {self._place}."))
+            raise RequestRefused(Problem("key-missing", detail=f"Its place: {self._place}."))
 
     # -- responses ----------------------------------------------------------------------------
 

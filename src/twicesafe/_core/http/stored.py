@@ -129,7 +129,7 @@ class ResponseCodec:
     def encode(self, value: Any, declared: Any = Any) -> bytes:
         if isinstance(value, NotKept):
             raise TooLargeError(
-                "the response is over max_result: it was delivered, and repeats get result-not-kept"
+                "the response is over max_result_bytes: it was delivered, and repeats get result-not-kept"
             )
         if not isinstance(value, StoredResponse):
             raise NotStorableError(

@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from .framing import CHUNKED, FRAMING, TO_THE_END, Ambiguous, Follower, field
+from .framing import CHUNKED, FRAMING, TO_THE_END, Ambiguous, MessageFollower, field
 
 __all__ = ["Ambiguous", "RequestGuard", "ResponseGuard"]
 
@@ -36,7 +36,7 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,15}+")
 _ONCE: Final = FRAMING | {b"expect"}
 
 
-class RequestGuard(Follower):
+class RequestGuard(MessageFollower):
     """Follows the requests of one client."""
 
     __slots__ = ("_is_last", "_most_fields", "line")
@@ -105,7 +105,7 @@ class RequestGuard(Follower):
         self._part = self._over if self._is_last else self._head
 
 
-class ResponseGuard(Follower):
+class ResponseGuard(MessageFollower):
     """Follows the responses of one upstream: one for each request announced with `expect`."""
 
     __slots__ = ("_method", "is_clean")

@@ -1,4 +1,4 @@
-"""Regions: which region serves a key, what a takeover must doubt, and how records are copied. No I/O.
+"""Regions: which region serves a key, which keys are in doubt after a failover, and how records are copied. No I/O.
 
     epochs      the epoch of a set of keys, as the register keeps it; closing one and opening the next
     claiming    a claim in a region: is this region the home, and may the key be new?

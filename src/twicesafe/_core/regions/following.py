@@ -1,4 +1,4 @@
-"""Following a store: one pass copies what has changed in it, oldest knowledge first to newest last.
+"""Following a store: one pass copies what has changed in it, oldest change first.
 
 A pass reads the records that changed since the last one, by the source's own clock, with an overlap
 for clocks that differ and transactions that end late. `Adopt` puts each record into the target, and

@@ -36,7 +36,7 @@ from ...errors import (
     text_of,
 )
 
-__all__ = ["META", "Answer", "AnswerState", "answer_to", "key_in", "run_in"]
+__all__ = ["META", "AnswerState", "ToolAnswer", "answer_to", "key_in", "run_in"]
 
 META: Final = "dev.twicesafe/"
 """The prefix of our names in ``_meta``, as MCP asks of extensions."""
@@ -87,7 +87,7 @@ _TEXTS: Final[dict[str, str]] = {
 _PERSON: Final = "Tell the user that a person must find out what happened."
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class ToolAnswer(msgspec.Struct, kw_only=True):
     """The end of one call, before the framework's adapter turns it into its own words."""
 
     state: AnswerState
@@ -141,29 +141,31 @@ class Answer(msgspec.Struct, kw_only=True):
         return {META + name: value for name, value in found.items()}
 
 
-def answer_to(error: TwicesafeError, tool: str) -> Answer:
+def answer_to(error: TwicesafeError, tool: str) -> ToolAnswer:
     """The answer for a call that the receiver refused; nothing ran for it."""
     about: dict[str, Any] = {"tool": tool, "key": error.key}
     match error:
         case FingerprintMismatchError():
-            return Answer(state="mismatch", fields=error.fields, **about)
+            return ToolAnswer(state="mismatch", fields=error.fields, **about)
         case StillInProgressError():
-            return Answer(state="running", retry_after=error.retry_after or 1.0, **about)
+            return ToolAnswer(state="running", retry_after=error.retry_after or 1.0, **about)
         case TooManyWaitersError():
-            return Answer(state="running", retry_after=1.0, **about)
+            return ToolAnswer(state="running", retry_after=1.0, **about)
         case HeldError():
-            return Answer(state="unknown", **about)
+            return ToolAnswer(state="unknown", **about)
         case ParkedError():
-            return Answer(state="failed", reason="it was tried too often without success", **about)
+            return ToolAnswer(
+                state="failed", reason="it was tried too often without success", **about
+            )
         case RememberedFailureError():
             reason = error.original_message or error.type_name or error.message
-            return Answer(state="failed", reason=reason, **about)
+            return ToolAnswer(state="failed", reason=reason, **about)
         case ResultError():
-            return Answer(state="replayed", is_kept=False, **about)
+            return ToolAnswer(state="replayed", is_kept=False, **about)
         case StoreError():
             reason = "the record of calls cannot be reached, so it was not started; try again later"
-            return Answer(state="not_done", reason=reason, retry_after=5.0, **about)
-    return Answer(state="not_done", reason=text_of(error), **about)
+            return ToolAnswer(state="not_done", reason=reason, retry_after=5.0, **about)
+    return ToolAnswer(state="not_done", reason=text_of(error), **about)
 
 
 def key_in(meta: Any) -> str | None:

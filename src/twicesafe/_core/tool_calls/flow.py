@@ -44,9 +44,9 @@ from ...errors import (
     UsageError,
     text_of,
 )
-from ..http.flow import Complete, Enter, Hold, Leave, Log
+from ..http.flow import CompleteClaim, EnterClaim, HoldClaim, LeaveClaim, Log
 from ..run_state import LONGEST_NAME
-from .answers import Answer, answer_to
+from .answers import ToolAnswer, answer_to
 from .identity import approval_key
 from .rule import Done, NotDone, ToolCall, ToolRule
 
@@ -182,7 +182,7 @@ def call_tool(
     call: ToolCall,
     not_done: tuple[type[BaseException], ...],
     remember: tuple[type[BaseException], ...] = (),
-) -> ToolFlow[Answer]:
+) -> ToolFlow[ToolAnswer]:
     """One call, from its key to its answer. Raises what the tool raised, if nothing was done.
 
     ``not_done``: the errors by which a tool of this framework says that nothing was done.
@@ -203,7 +203,7 @@ def _called(
     call: ToolCall,
     not_done: tuple[type[BaseException], ...],
     remember: tuple[type[BaseException], ...],
-) -> ToolFlow[Answer | Exception]:
+) -> ToolFlow[ToolAnswer | Exception]:
     has_run = is_approved = False
     for _ in range(LOOKS):
         if rule.approval and not is_approved and not (yield from _was_started(call)):
@@ -213,7 +213,7 @@ def _called(
             is_approved = True
         claim: CallClaim = yield Open()
         try:
-            yield Enter(claim)
+            yield EnterClaim(claim)
         except HeldError as error:
             answer = yield from _look_up(rule, call, error, has_run=has_run)
             if answer is not None:
@@ -228,7 +228,7 @@ def _called(
         if ended is not None:
             return ended
         has_run = True
-    return Answer(state="running", tool=call.tool, key=call.key, retry_after=1.0)
+    return ToolAnswer(state="running", tool=call.tool, key=call.key, retry_after=1.0)
 
 
 def _run(
@@ -237,9 +237,9 @@ def _run(
     claim: CallClaim,
     not_done: tuple[type[BaseException], ...],
     remember: tuple[type[BaseException], ...],
-) -> ToolFlow[Answer | Exception | None]:
+) -> ToolFlow[ToolAnswer | Exception | None]:
     """The tool under its claim. An error: the tool raised it. None: unknown, and the key is held."""
-    unknown = Answer(state="unknown", tool=call.tool, key=call.key)
+    unknown = ToolAnswer(state="unknown", tool=call.tool, key=call.key)
     try:
         ran: Ran = yield RunTool()
     except Exception as error:
@@ -249,25 +249,25 @@ def _run(
             if stated is None:
                 return error
             why = text_of(stated) or "it gave no reason"
-            return Answer(state="not_done", tool=call.tool, key=call.key, reason=why)
+            return ToolAnswer(state="not_done", tool=call.tool, key=call.key, reason=why)
         if rule.takeover == "retry" or isinstance(error, remember):
-            yield Leave(claim, error)
+            yield LeaveClaim(claim, error)
             return error
         yield Log("warning", f"{call.tool}: outcome unknown, key {call.key.short} is held", error)
         try:
             *_, first = _chain(error)  # frameworks wrap what the tool raised
-            yield Hold(claim, type(first).__qualname__)
+            yield HoldClaim(claim, type(first).__qualname__)
         except TwicesafeError as trouble:  # its lease ends, and then it is held
             yield Log("error", f"{call.tool}: not recorded as held yet: {text_of(trouble)}")
             return unknown
         return None
-    done = Answer(state="done", tool=call.tool, result=ran.result, key=call.key)
+    done = ToolAnswer(state="done", tool=call.tool, result=ran.result, key=call.key)
     if not ran.is_final:
         yield Withdraw(claim)
         return done
     now = yield Now()
     try:
-        yield Complete(claim, recorded(ran.recorded, now))
+        yield CompleteClaim(claim, recorded(ran.recorded, now))
     except ResultError as error:
         yield Log("warning", f"{call.tool} is done, but repeats get no result: {text_of(error)}")
     except TwicesafeError as error:
@@ -275,7 +275,7 @@ def _run(
             "error", f"{call.tool} has run, and that is not on record: {text_of(error)}", error
         )
         return unknown
-    yield Leave(claim)
+    yield LeaveClaim(claim)
     return done
 
 
@@ -300,7 +300,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _look_up(
     rule: ToolRule, call: ToolCall, error: HeldError, *, has_run: bool
-) -> ToolFlow[Answer | None]:
+) -> ToolFlow[ToolAnswer | None]:
     """Verify before retry. None: it is decided, so ask the store again."""
     unknown = answer_to(error, call.tool)
     if rule.probe is None:
@@ -327,7 +327,7 @@ def _look_up(
         yield Log("warning", f"{call.tool}: could not look it up: {text_of(trouble)}", trouble)
         return unknown
     if has_run:  # once per call: the model decides about the next one
-        return Answer(state="not_done", tool=call.tool, key=call.key, reason=why)
+        return ToolAnswer(state="not_done", tool=call.tool, key=call.key, reason=why)
     return None
 
 
@@ -346,10 +346,10 @@ def _was_started(call: ToolCall) -> ToolFlow[bool]:
     return record is not None and record.state is not State.RELEASED
 
 
-def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[Answer | None]:
+def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[ToolAnswer | None]:
     """None: a person has said yes to exactly these arguments, not longer ago than the retention."""
     key = approval_key(call.key)
-    waiting = Answer(state="waiting", tool=call.tool, key=key)
+    waiting = ToolAnswer(state="waiting", tool=call.tool, key=key)
     for _ in range(LOOKS):
         try:
             said = yield Approval(key, _question(call))
@@ -366,7 +366,7 @@ def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[Answer | None]:
         if said is True:
             return None
         reason = said if isinstance(said, str) and said else "no reason was given"
-        return Answer(state="refused", tool=call.tool, key=key, reason=reason)
+        return ToolAnswer(state="refused", tool=call.tool, key=key, reason=reason)
     return waiting
 
 
@@ -395,8 +395,8 @@ def recorded(result: Any, now: datetime) -> dict[str, Any]:
     return {_MARK: 1, "at": now.astimezone(UTC).isoformat(timespec="seconds"), "result": result}
 
 
-def _replayed(call: ToolCall, value: Any) -> Answer:
-    answer = Answer(state="replayed", tool=call.tool, key=call.key, result=value)
+def _replayed(call: ToolCall, value: Any) -> ToolAnswer:
+    answer = ToolAnswer(state="replayed", tool=call.tool, key=call.key, result=value)
     if isinstance(value, dict) and _MARK in value:
         answer.result, answer.at = value.get("result"), value.get("at")
     return answer

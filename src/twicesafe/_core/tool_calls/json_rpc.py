@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from ..http.json_reading import Members, WholeNumber, read_json
-from .answers import META, Answer
+from .answers import META, ToolAnswer
 
 __all__ = [
     "EventSplitter",
@@ -186,7 +186,7 @@ def how_it_ended(status: int, response: Mapping[str, Any] | None) -> Ended:
 # --- our own answers -------------------------------------------------------------------------
 
 
-def answer_message(id_: Any, answer: Answer) -> bytes:
+def answer_message(id_: Any, answer: ToolAnswer) -> bytes:
     """The result for the client: what was recorded, with a note for the model; or what to do next."""
     kept = answer.result if answer.has_result else None
     made: dict[str, Any] = {"content": []}

@@ -13,11 +13,11 @@ from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
 from ...stores._batching import PerLoop
 from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .client import arguments, config, place, received, refused, settings_refused, with_models
-from .items import Call
+from .items import BotoCall
 from .programs import DynamodbPrograms
 from .settings import Settings
 from .store import CAPABILITIES, UNTRIED, DynamodbStore
-from .table import Pause, examine, migrate, prepare
+from .table import TablePause, examine, migrate, prepare
 
 __all__ = ["AsyncDynamodbStore"]
 
@@ -103,16 +103,16 @@ class LoopClient:
         return await drive_async(program, self._execute)
 
     def _execute(self, command: Any) -> Any:
-        if isinstance(command, Call):
+        if isinstance(command, BotoCall):
             return self._call(command)
-        if isinstance(command, Pause):
+        if isinstance(command, TablePause):
             return asyncio.sleep(command.seconds)
         return self._all(command)
 
-    async def _all(self, calls: list[Call]) -> list[Any]:
+    async def _all(self, calls: list[BotoCall]) -> list[Any]:
         return await asyncio.gather(*(self._call(call) for call in calls))
 
-    async def _call(self, call: Call) -> Any:
+    async def _call(self, call: BotoCall) -> Any:
         client = self._clients.get(call.once) or await self.connected(call.once)
         settings, clock, tap = self._store.settings, self._store.leases.clock, self._store._tap
         if tap is not None:

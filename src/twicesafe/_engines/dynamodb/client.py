@@ -10,7 +10,7 @@ from ..._version import __version__
 from ...errors import ConfigurationError, StoreUnavailableError
 from ..versioned.lease_watch import GivenClock, ServiceClock
 from .error_messages import REFUSED, code_of, explain
-from .items import Call, ConditionFailed
+from .items import BotoCall, ConditionFailed
 from .settings import Settings
 
 __all__ = [
@@ -31,7 +31,7 @@ ATTEMPTS: Final = 3
 """Of one call: repeating is safe, and most throttling is over by then."""
 
 
-def arguments(settings: Settings, call: Call) -> dict[str, Any]:
+def arguments(settings: Settings, call: BotoCall) -> dict[str, Any]:
     return {"TableName": settings.table, **call.arguments}
 
 

@@ -6,7 +6,7 @@ false has none. Four more belong to the store:
     revision   counts the writes; with the fence it is the *version* that a write is based on
     lease      the milliseconds that the owner was granted: how long others must watch one version;
                only after a renewal, before it the times of the claim tell it
-    audit      what operators did, oldest first, written with the act itself
+    audit      what operators did, oldest first, written with the action itself
     ttl        when DynamoDB may delete the item (seconds); only records that expire have it
 
 A version that changes this layout will write its number in ``layout``: a record that has one is refused,
@@ -20,12 +20,12 @@ from typing import Any, Final, NamedTuple
 
 from ..._values.records import Cause, Row, State
 from ...errors import CorruptRecordError, SchemaVersionError
-from ..versioned.record import EMPTY, SPARE, Refused, Versioned, granted, is_empty
+from ..versioned.record import EMPTY, SPARE, Versioned, WriteRefused, granted, is_empty
 
 __all__ = [
     "RETURN_OLD",
     "Attributes",
-    "Call",
+    "BotoCall",
     "ConditionFailed",
     "attribute",
     "delete",
@@ -40,7 +40,7 @@ __all__ = [
 Attributes = dict[str, Any]
 
 
-class Call(NamedTuple):
+class BotoCall(NamedTuple):
     """One call of the service: the name of boto3's method, and its arguments."""
 
     operation: str
@@ -148,11 +148,11 @@ def item_of(found: Attributes) -> Versioned:
         ) from error
 
 
-def refused_by(reply: Any) -> Refused | None:
+def refused_by(reply: Any) -> WriteRefused | None:
     """What stands against a write; None: it was written."""
     if not isinstance(reply, ConditionFailed):
         return None
-    return Refused(None if reply.item is None else item_of(reply.item))
+    return WriteRefused(None if reply.item is None else item_of(reply.item))
 
 
 def _short(found: Attributes) -> str:
@@ -163,11 +163,11 @@ def _short(found: Attributes) -> str:
 # --- calls -----------------------------------------------------------------------------------
 
 
-def get(id_: bytes) -> Call:
-    return Call("get_item", {"Key": {"id": _binary(id_)}, "ConsistentRead": True})
+def get(id_: bytes) -> BotoCall:
+    return BotoCall("get_item", {"Key": {"id": _binary(id_)}, "ConsistentRead": True})
 
 
-def put(item: Versioned, before: Versioned | None, once: bool = False) -> Call:
+def put(item: Versioned, before: Versioned | None, once: bool = False) -> BotoCall:
     """Write this item if the present one is still `before`; None: if there is none."""
     if before is None:
         based: Attributes = {
@@ -176,12 +176,12 @@ def put(item: Versioned, before: Versioned | None, once: bool = False) -> Call:
         }
     else:
         based = _based_on(before)
-    return Call("put_item", {"Item": attributes_of(item), **based, **RETURN_OLD}, once)
+    return BotoCall("put_item", {"Item": attributes_of(item), **based, **RETURN_OLD}, once)
 
 
-def delete(before: Versioned) -> Call:
+def delete(before: Versioned) -> BotoCall:
     """Delete this item if it is still this version."""
-    return Call("delete_item", {"Key": {"id": _binary(before.row.id)}, **_based_on(before)})
+    return BotoCall("delete_item", {"Key": {"id": _binary(before.row.id)}, **_based_on(before)})
 
 
 RETURN_OLD: Final = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}

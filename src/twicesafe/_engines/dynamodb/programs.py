@@ -1,6 +1,6 @@
 """The programs of DynamoDB: each request as conditional writes.
 
-A program yields a `Call`, or a list of calls that may run at once, and receives the reply. If the condition
+A program yields a `BotoCall`, or a list of calls that may run at once, and receives the reply. If the condition
 of a write does not hold, the reply is a `ConditionFailed` with the present item. A claim is a put, an owner's
 request an update; `versioned.deciding` says when.
 """
@@ -11,11 +11,11 @@ from typing import Final
 
 from ..._values.records import State
 from ...stores._base import Program
-from ..versioned.record import Believed, Refused, Versioned
+from ..versioned.record import Believed, Versioned, WriteRefused
 from .items import (
     RETURN_OLD,
     Attributes,
-    Call,
+    BotoCall,
     attribute,
     get,
     item_of,
@@ -40,14 +40,14 @@ class DynamodbPrograms(TableScans):
 
     def write(
         self, after: Versioned, before: Versioned | None, once: bool
-    ) -> Program[Refused | None]:
+    ) -> Program[WriteRefused | None]:
         return refused_by((yield put(after, before, once)))
 
-    def update(self, belief: Believed) -> Program[Refused | None]:
+    def update(self, belief: Believed) -> Program[WriteRefused | None]:
         return refused_by((yield _update_item(belief)))
 
 
-def _update_item(belief: Believed) -> Call:
+def _update_item(belief: Believed) -> BotoCall:
     changes = {name: attribute(name, value) for name, value in belief.changes.items()}
     if "expires_at" in belief.changes:
         changes["ttl"] = time_to_live(belief.changes["expires_at"])
@@ -73,7 +73,7 @@ def _update_item(belief: Believed) -> Call:
     update += "".join(f", #{name} = :{name}" for name in kept)
     update += " REMOVE " + ", ".join(f"#{name}" for name in gone) if gone else ""
     values |= {f":{name}": value for name, value in kept.items()}
-    return Call(
+    return BotoCall(
         "update_item",
         {
             "Key": {"id": {"B": belief.id}},

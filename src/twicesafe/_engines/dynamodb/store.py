@@ -19,10 +19,10 @@ from ..._values.drivers import require
 from ...stores._base import Capabilities, Finding, Progress, Store
 from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .client import arguments, connect, received, refused
-from .items import Call
+from .items import BotoCall
 from .programs import SCANS, DynamodbPrograms
 from .settings import Settings
-from .table import Pause, examine, migrate, prepare
+from .table import TablePause, examine, migrate, prepare
 
 __all__ = ["CAPABILITIES", "UNTRIED", "DynamodbStore"]
 
@@ -58,7 +58,7 @@ class DynamodbStore(Store):
         self.programs = DynamodbPrograms(self.leases)
         self._lock = RenewedLock()
         self._clients: dict[bool, Any] = {}
-        """One that repeats calls, and one that does not: by `Call.once`."""
+        """One that repeats calls, and one that does not: by `BotoCall.once`."""
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every call."""
         self._threads: ThreadPoolExecutor | None = None
@@ -109,13 +109,13 @@ class DynamodbStore(Store):
     # -- commands ---------------------------------------------------------------------------------
 
     def _execute(self, command: Any) -> Any:
-        if isinstance(command, Call):
+        if isinstance(command, BotoCall):
             return self._call(command)
-        if isinstance(command, Pause):
+        if isinstance(command, TablePause):
             return time.sleep(command.seconds)
         return self._at_once(self._call, command)
 
-    def _call(self, call: Call) -> Any:
+    def _call(self, call: BotoCall) -> Any:
         client = self._clients.get(call.once) or self._connected(call.once)
         settings, clock, tap = self.settings, self.leases.clock, self._tap
         if tap is not None:

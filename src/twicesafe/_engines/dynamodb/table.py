@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 from ...errors import ConfigurationError, StoreError, StoreUnavailableError
 from ...stores._base import Finding, Program
 from .error_messages import code_of
-from .items import Call
+from .items import BotoCall
 from .settings import Settings
 
-__all__ = ["Pause", "examine", "migrate", "prepare"]
+__all__ = ["TablePause", "examine", "migrate", "prepare"]
 
 KEY: Final = [{"AttributeName": "id", "KeyType": "HASH"}]
 TTL: Final = {"Enabled": True, "AttributeName": "ttl"}
@@ -23,7 +23,7 @@ PATIENCE: Final = 120
 """Times that a table in the making is looked at."""
 
 
-class Pause(NamedTuple):
+class TablePause(NamedTuple):
     """Wait; the reply is None."""
 
     seconds: float
@@ -55,7 +55,7 @@ def migrate(settings: Settings) -> Program[list[str]]:
 
 def _describe() -> Program[Any]:
     try:
-        return (yield Call("describe_table", {}))["Table"]
+        return (yield BotoCall("describe_table", {}))["Table"]
     except StoreError as error:
         if error.__cause__ is not None and code_of(error.__cause__) == "ResourceNotFoundException":
             return None
@@ -64,7 +64,7 @@ def _describe() -> Program[Any]:
 
 def _create() -> Program[None]:
     try:
-        yield Call(
+        yield BotoCall(
             "create_table",
             {
                 "KeySchema": KEY,
@@ -83,17 +83,17 @@ def _active(table: Any, settings: Settings) -> Program[Any]:
             return table
         table = yield from _describe()
         if table is None or table["TableStatus"] in ("CREATING", "DELETING"):
-            yield Pause(0.5)
+            yield TablePause(0.5)
     raise StoreUnavailableError(f"the table {settings.table} is still being created; try again")
 
 
 def _enable_ttl() -> Program[list[str]]:
     """Tables with strong consistency across regions have no time to live; nothing depends on it."""
-    found = yield Call("describe_time_to_live", {})
+    found = yield BotoCall("describe_time_to_live", {})
     if found["TimeToLiveDescription"]["TimeToLiveStatus"] != "DISABLED":
         return []
     try:
-        yield Call("update_time_to_live", {"TimeToLiveSpecification": TTL})
+        yield BotoCall("update_time_to_live", {"TimeToLiveSpecification": TTL})
     except StoreUnavailableError:
         raise
     except StoreError as error:
@@ -118,8 +118,8 @@ def _check_key(table: Any, settings: Settings) -> None:
 
 
 def examine(settings: Settings) -> Program[list[Finding]]:
-    table = (yield Call("describe_table", {}))["Table"]
-    live = (yield Call("describe_time_to_live", {}))["TimeToLiveDescription"]
+    table = (yield BotoCall("describe_table", {}))["Table"]
+    live = (yield BotoCall("describe_time_to_live", {}))["TimeToLiveDescription"]
     _check_key(table, settings)
     return [*_judge(table), _judge_ttl(live)]
 

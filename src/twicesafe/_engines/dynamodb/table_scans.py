@@ -20,7 +20,7 @@ from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, momen
 from ...stores._base import Program
 from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
-from .items import Attributes, Call, ConditionFailed, delete, get, item_of, names_of
+from .items import Attributes, BotoCall, ConditionFailed, delete, get, item_of, names_of
 
 __all__ = ["TableScans"]
 
@@ -146,7 +146,7 @@ class _Pages:
         return [item_of(found) for found in reply["Items"]]
 
 
-def _scan(shown: Sequence[str], where: list[str], values: Attributes, more: Attributes) -> Call:
+def _scan(shown: Sequence[str], where: list[str], values: Attributes, more: Attributes) -> BotoCall:
     arguments: Attributes = {
         "ProjectionExpression": ", ".join(f"#{name}" for name in shown),
         "ExpressionAttributeNames": names_of(shown),
@@ -156,7 +156,7 @@ def _scan(shown: Sequence[str], where: list[str], values: Attributes, more: Attr
         arguments["FilterExpression"] = " AND ".join(where)
     if values:
         arguments["ExpressionAttributeValues"] = values
-    return Call("scan", arguments)
+    return BotoCall("scan", arguments)
 
 
 def _conditions(ask: Filter) -> tuple[list[str], Attributes]:

@@ -13,7 +13,7 @@ from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program
 from ...stores._batching import PerLoop, error_for_each, uncancellable
 from .error_messages import timed_out
-from .routing import Attempt, Grant, Pause
+from .routing import EtcdPause, Grant, MemberAttempt
 from .settings import Settings
 from .store import BATCH, CAPABILITIES, EtcdStore, Parts, stubs
 from .wakeups import Waiter
@@ -116,8 +116,8 @@ class _Channels:
         self._channels: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.greeted = False
 
-    async def attempt(self, step: Attempt | Grant | Pause) -> Any:
-        if isinstance(step, Pause):
+    async def attempt(self, step: MemberAttempt | Grant | EtcdPause) -> Any:
+        if isinstance(step, EtcdPause):
             return await asyncio.sleep(step.seconds)
         if isinstance(step, Grant):
             return await self._grant(step)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ...errors import StoreError, StoreUnavailableError
+from ...errors import StoreUnavailableError
 from ...stores._base import Finding, Program
+from .error_messages import CompactedError
 from .messages import message
-from .routing import Call
+from .routing import EtcdCall
 from .settings import Settings
 
 __all__ = ["examine"]
@@ -24,18 +25,18 @@ UNCOMPACTED: Final = 100_000
 
 def examine(settings: Settings) -> Program[list[Finding]]:
     findings: list[Finding] = []
-    members = yield Call("MemberList", message("MemberListRequest")())
+    members = yield EtcdCall("MemberList", message("MemberListRequest")())
     findings += _size([one for one in members.members if not one.isLearner], settings)
     header = members.header
     for index, address in enumerate(settings.members):
         try:
-            status = yield Call("Status", message("StatusRequest")(), member=index)
+            status = yield EtcdCall("Status", message("StatusRequest")(), member=index)
         except StoreUnavailableError as error:
             findings.append(_absent(address, error))
             continue
         findings += _member(address, status)
         header = status.header
-    alarms = yield Call("Alarm", message("AlarmRequest")())
+    alarms = yield EtcdCall("Alarm", message("AlarmRequest")())
     findings += _alarms(alarms.alarms)
     findings.append((yield from _compaction(header.revision, settings)))
     return findings
@@ -122,10 +123,8 @@ def _compaction(revision: int, settings: Settings) -> Program[Finding]:
     key = f"{settings.prefix}/".encode()
     request = message("RangeRequest")(key=key, count_only=True, revision=1)
     try:
-        yield Call("Range", request)
-    except StoreError as error:
-        if "compacted" not in str(error):
-            raise
+        yield EtcdCall("Range", request)
+    except CompactedError:
         return Finding("ok", "old revisions are compacted")
     return Finding(
         "warn",

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ...errors import ConfigurationError, StoreError, StoreUnavailableError
 
 __all__ = [
+    "CompactedError",
     "LeaseGoneError",
     "NoSpaceError",
     "explain",
@@ -18,6 +19,10 @@ __all__ = [
     "timed_out",
     "wants_login",
 ]
+
+
+class CompactedError(StoreUnavailableError):
+    """The revision that a request reads is gone: to repeat it does not help, to start anew does."""
 
 
 class LeaseGoneError(StoreUnavailableError):
@@ -64,7 +69,7 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
         ),
     ),
     "required revision has been compacted": (
-        StoreUnavailableError,
+        CompactedError,
         "{where} was compacted while its records were read; try again",
     ),
     "certificate_verify_failed": (

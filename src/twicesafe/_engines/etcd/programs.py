@@ -26,9 +26,9 @@ from ...stores._base import Program
 from .error_messages import LeaseGoneError
 from .leases import FOREVER, Leases
 from .messages import CREATE, EQUAL, MOD, message
-from .record_layout import INLINE, Keys, Seen, act_bytes, effective, record_bytes, row_of
+from .record_layout import INLINE, Keys, SeenRecord, act_bytes, effective, record_bytes, row_of
 from .record_search import RecordSearch
-from .routing import Call, Grant
+from .routing import EtcdCall, Grant
 
 __all__ = ["EtcdPrograms"]
 
@@ -44,12 +44,12 @@ class EtcdPrograms(RecordSearch):
     def __init__(self, prefix: str, leases: Leases, clock: Callable[[], int]) -> None:
         super().__init__(Keys(prefix), clock)
         self.leases = leases
-        self._claims: dict[bytes, Seen] = {}
+        self._claims: dict[bytes, SeenRecord] = {}
         self._believing = RenewedLock()
 
     def perform(self, ask: Request) -> Program[Any]:
         if ask.op == "claim":
-            return (yield from self._decide(ask, Seen()))
+            return (yield from self._decide(ask, SeenRecord()))
         if ask.op in OWNERS:
             with self._believing.now:
                 believed = self._claims.pop(ask.id, None)  # type: ignore[union-attr]
@@ -72,11 +72,11 @@ class EtcdPrograms(RecordSearch):
     def greet(self) -> Program[None]:
         """Whether the cluster can be reached, has a leader, and lets us read under the prefix."""
         request = message("RangeRequest")(key=self.keys.records, count_only=True)
-        yield Call("Range", request)
+        yield EtcdCall("Range", request)
 
     # -- deciding -------------------------------------------------------------------------------
 
-    def _decide(self, ask: Any, seen: Seen | None) -> Program[Any]:
+    def _decide(self, ask: Any, seen: SeenRecord | None) -> Program[Any]:
         decision = getattr(lifecycle, ask.op)
         if seen is None:
             seen = yield from self.look(ask.id)
@@ -100,7 +100,7 @@ class EtcdPrograms(RecordSearch):
             seen = after
 
     def _with_remaining(
-        self, ask: Any, seen: Seen, row: Row | None, now: int
+        self, ask: Any, seen: SeenRecord, row: Row | None, now: int
     ) -> Program[Row | None]:
         """The row, with what is left on etcd's clock where the decision is which of two ends is later."""
         if row is None:
@@ -114,11 +114,11 @@ class EtcdPrograms(RecordSearch):
     def remaining(self, lease: int) -> Program[int]:
         """Milliseconds that are left of an etcd lease."""
         request = message("LeaseTimeToLiveRequest")(ID=lease)
-        reply = yield Call("LeaseTimeToLive", request)
+        reply = yield EtcdCall("LeaseTimeToLive", request)
         left: int = reply.TTL * 1000
         return max(0, left)
 
-    def _believe(self, ask: Any, seen: Seen) -> None:
+    def _believe(self, ask: Any, seen: SeenRecord) -> None:
         if ask.op in ("claim", "renew") and seen.row is not None:
             with self._believing.now:  # other threads add theirs
                 while len(self._claims) >= BELIEVED:
@@ -127,7 +127,9 @@ class EtcdPrograms(RecordSearch):
 
     # -- one transaction ------------------------------------------------------------------------
 
-    def _write(self, ask: Any, seen: Seen, before: Row | None, row: Row, now: int) -> Program[Seen]:
+    def _write(
+        self, ask: Any, seen: SeenRecord, before: Row | None, row: Row, now: int
+    ) -> Program[SeenRecord]:
         """Write the row if the record is as it was seen; otherwise returns what is there."""
         rest = row.lease_until - now if row.state in RESTING else 0
         kept = row.expires_at - now
@@ -163,12 +165,12 @@ class EtcdPrograms(RecordSearch):
     def grant(self, ask: Grant) -> Program[None]:
         """Ask for a lease, and keep it for all that need one. Run once for many requests that wait."""
         asked = self.leases.now()
-        reply = yield Call("LeaseGrant", message("LeaseGrantRequest")(TTL=ask.seconds))
+        reply = yield EtcdCall("LeaseGrant", message("LeaseGrantRequest")(TTL=ask.seconds))
         self.leases.add(reply.ID, asked, ask.ms, reply.TTL)
 
     def _transact(
-        self, ask: Any, seen: Seen, row: Row, now: int, alive: int, lease: int
-    ) -> Program[Seen]:
+        self, ask: Any, seen: SeenRecord, row: Row, now: int, alive: int, lease: int
+    ) -> Program[SeenRecord]:
         record, claim, value = self.keys.of(ask.id)
         raised = seen.row is None or row.fence != seen.row.fence
         gone = bool(row.expires_at) and not lease  # kept for no time at all
@@ -193,30 +195,30 @@ class EtcdPrograms(RecordSearch):
         request = message("TxnRequest")(
             compare=compare, success=writes, failure=_reads(record, claim, value)
         )
-        reply = yield Call("Txn", request, once=ask.op in OPERATORS)
+        reply = yield EtcdCall("Txn", request, once=ask.op in OPERATORS)
         if not reply.succeeded:
             return self._seen(ask.id, reply.responses)
         if raised:
             row.fence = reply.header.revision
-        return Seen(row, reply.header.revision, lease, alive, apart)
+        return SeenRecord(row, reply.header.revision, lease, alive, apart)
 
     # -- looking --------------------------------------------------------------------------------
 
-    def look(self, id: bytes) -> Program[Seen]:  # noqa: A002
+    def look(self, id: bytes) -> Program[SeenRecord]:  # noqa: A002
         """The record as it is now: a linearizable read."""
-        reply = yield Call("Txn", message("TxnRequest")(success=_reads(*self.keys.of(id))))
+        reply = yield EtcdCall("Txn", message("TxnRequest")(success=_reads(*self.keys.of(id))))
         return self._seen(id, reply.responses)
 
     def awaits(self, id: bytes) -> Program[int]:  # noqa: A002
         """The revision from which to watch the `l` key; 0: it is gone, there is nothing to wait for."""
         _, claim, _ = self.keys.of(id)
-        reply = yield Call("Range", message("RangeRequest")(key=claim, keys_only=True))
+        reply = yield EtcdCall("Range", message("RangeRequest")(key=claim, keys_only=True))
         return reply.header.revision + 1 if reply.kvs else 0
 
-    def _seen(self, id_: bytes, responses: Any) -> Seen:
+    def _seen(self, id_: bytes, responses: Any) -> SeenRecord:
         records, claims, values = (one.response_range.kvs for one in responses)
         if not records:
-            return Seen(certain=True)
+            return SeenRecord(certain=True)
         [kv] = records
         row, apart = row_of(id_, kv)
         if apart:
@@ -226,7 +228,7 @@ class EtcdPrograms(RecordSearch):
                 )
             row.result = values[0].value
         alive = claims[0].lease if claims else 0
-        return Seen(row, kv.mod_revision, kv.lease, alive, apart, certain=True)
+        return SeenRecord(row, kv.mod_revision, kv.lease, alive, apart, certain=True)
 
 
 def _at(key: bytes, target: int, revision: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     <prefix>/r/<id>            the record; kept by an etcd lease once it is finished
     <prefix>/l/<id>            there while a claim or a back-off lasts; empty, kept by an etcd lease
     <prefix>/v/<id>            a result that is too large for the record
-    <prefix>/h/<id>/<revision> an act of an operator
+    <prefix>/h/<id>/<revision> an action of an operator
 
 The id is the first half of the key's id, as hex digits. A record is a version byte and MessagePack.
 
@@ -23,7 +23,16 @@ from ..._values.records import AuditEntry, Row, State, moment
 from ...errors import CorruptRecordError, SchemaVersionError, StoreError
 from ..sql.commands import CAUSES, STATES, number_of, with_whole_id
 
-__all__ = ["INLINE", "Keys", "Seen", "act_bytes", "act_of", "effective", "record_bytes", "row_of"]
+__all__ = [
+    "INLINE",
+    "Keys",
+    "SeenRecord",
+    "act_bytes",
+    "act_of",
+    "effective",
+    "record_bytes",
+    "row_of",
+]
 
 VERSION: Final = b"\x01"
 INLINE: Final = 1024
@@ -65,7 +74,7 @@ _act: Final = msgspec.msgpack.Decoder(_Act).decode
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenRecord:
     """A record at one revision, or what we believe about it."""
 
     row: Row | None = None
@@ -95,7 +104,7 @@ class Keys:
         return self.records + name, self.alive + name, self.values + name
 
     def trail(self, id: bytes) -> bytes:  # noqa: A002
-        """What the acts on this record begin with."""
+        """What the actions on this record begin with."""
         return self.acts + id[:16].hex().encode() + b"/"
 
 
@@ -163,7 +172,7 @@ def _unreadable(id_: bytes, data: bytes) -> StoreError:
     )
 
 
-def effective(seen: Seen, now: int) -> Row | None:
+def effective(seen: SeenRecord, now: int) -> Row | None:
     """The row as etcd's leases decide it.
 
     Its times were written by the clock of a worker, for people to read. Whether a claim, a back-off or a

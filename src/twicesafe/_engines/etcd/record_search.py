@@ -20,8 +20,8 @@ from ..._core.record_filter import matches
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...stores._base import Program
 from .messages import CREATE, EQUAL, message
-from .record_layout import Keys, Seen, act_of, effective, row_of
-from .routing import Call
+from .record_layout import Keys, SeenRecord, act_of, effective, row_of
+from .routing import EtcdCall
 
 __all__ = ["RecordSearch"]
 
@@ -42,7 +42,7 @@ class RecordSearch:
         """Newest first: by the revision that created the record."""
         before = int(ask.after or 0)
         scan = _Scan(self.keys, ask.digits)
-        newest: list[tuple[int, Seen]] = []
+        newest: list[tuple[int, SeenRecord]] = []
         while (found := (yield from scan.step())) is not None:
             now = self.clock()
             newest += [
@@ -85,11 +85,13 @@ class RecordSearch:
             oldest_in_progress=moment(min(running)) if running else None,
         )
 
-    def _fetch_results(self, page: list[Seen], revision: int) -> Program[None]:
+    def _fetch_results(self, page: list[SeenRecord], revision: int) -> Program[None]:
         for seen in page:
             if seen.apart and seen.row is not None:
                 _, _, value = self.keys.of(seen.row.id)
-                reply = yield Call("Range", message("RangeRequest")(key=value, revision=revision))
+                reply = yield EtcdCall(
+                    "Range", message("RangeRequest")(key=value, revision=revision)
+                )
                 seen.row.result = reply.kvs[0].value
 
     # -- the audit trail ------------------------------------------------------------------------
@@ -106,7 +108,7 @@ class RecordSearch:
         shown = []
         for entry in reversed(recent[-ask.limit :]):
             record, _, _ = self.keys.of(entry.id)
-            reply = yield Call("Range", message("RangeRequest")(key=record))
+            reply = yield EtcdCall("Range", message("RangeRequest")(key=record))
             if reply.kvs:
                 row, _ = row_of(entry.id, reply.kvs[0])
                 entry = replace(entry, id=row.id, scope=row.scope, value=row.value)  # noqa: PLW2901
@@ -148,7 +150,7 @@ class RecordSearch:
             request = message("TxnRequest")(
                 compare=[none | {"create_revision": 0}], success=[{"request_delete_range": trail}]
             )
-            yield Call("Txn", request)
+            yield EtcdCall("Txn", request)
 
 
 class _Reading:
@@ -180,7 +182,7 @@ class _Reading:
             revision=self.revision,
             keys_only=self._keys_only,
         )
-        reply = yield Call("Range", request)
+        reply = yield EtcdCall("Range", request)
         self.revision = self.revision or reply.header.revision
         self.more = reply.more
         if reply.kvs:
@@ -203,7 +205,7 @@ class _Scan:
     def revision(self) -> int:
         return self._records.revision
 
-    def step(self) -> Program[list[tuple[int, Seen]] | None]:
+    def step(self) -> Program[list[tuple[int, SeenRecord]] | None]:
         kvs = yield from self._records.step()
         if kvs is None:
             return None
@@ -213,7 +215,9 @@ class _Scan:
         for kv in kvs:
             row, apart = row_of(_id_of(kv.key, self._keys.records), kv)
             alive = self._alive.get(row.id[:16], 0)
-            found.append((kv.create_revision, Seen(row, kv.mod_revision, kv.lease, alive, apart)))
+            found.append(
+                (kv.create_revision, SeenRecord(row, kv.mod_revision, kv.lease, alive, apart))
+            )
         return found
 
     def _read_alive(self) -> Program[dict[bytes, int]]:
@@ -225,7 +229,7 @@ class _Scan:
         return alive
 
 
-def _judged(seen: Seen, now: int) -> Row:
+def _judged(seen: SeenRecord, now: int) -> Row:
     """As etcd's leases decide it; what is shown has the times that were written."""
     row = effective(seen, now)
     assert row is not None

@@ -1,12 +1,12 @@
 """Sends calls to the members of a cluster: one at a time, the next one after an outage.
 
-A program yields a `Call` and receives the reply. `Router.route` turns it into a program that yields an
-`Attempt` (one call of one member) or a `Pause`, so the blocking and the async store share it. Any member
+A program yields a `EtcdCall` and receives the reply. `Router.route` turns it into a program that yields an
+`MemberAttempt` (one call of one member) or a `EtcdPause`, so the blocking and the async store share it. Any member
 can answer every request: it forwards what its leader must decide. So a call stays with its member until that one
 fails, hangs or has no leader.
 
 A call that may be repeated is repeated within the time-out: all writes compare the revision of their record, and a
-worker's request that was already carried out is answered as it was. An operator's act is repeated only if it was surely not
+worker's request that was already carried out is answered as it was. An operator's action is repeated only if it was surely not
 carried out.
 """
 
@@ -24,7 +24,7 @@ from .error_messages import explain, may_have_acted, wants_login
 from .messages import message
 from .settings import Settings
 
-__all__ = ["Attempt", "Call", "Grant", "Pause", "Router"]
+__all__ = ["EtcdCall", "EtcdPause", "Grant", "MemberAttempt", "Router"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ LOGINS: Final = 2
 """New logins in one call. A second one is for users that changed meanwhile."""
 
 
-class Call(msgspec.Struct):
+class EtcdCall(msgspec.Struct):
     name: str
     request: Any
     once: bool = False
@@ -49,14 +49,14 @@ class Grant(msgspec.Struct):
     seconds: int
 
 
-class Attempt(msgspec.Struct):
+class MemberAttempt(msgspec.Struct):
     member: int
-    call: Call
+    call: EtcdCall
     seconds: float
     metadata: tuple[tuple[str, str], ...]
 
 
-class Pause(msgspec.Struct):
+class EtcdPause(msgspec.Struct):
     seconds: float
 
 
@@ -71,7 +71,7 @@ class Router:
         self._token = ""
         self._cluster = 0
         """The cluster that answered first."""
-        self.tap: Callable[[str, Call], None] | None = None
+        self.tap: Callable[[str, EtcdCall], None] | None = None
         """Tests only: called before and after every call."""
 
     def route(self, program: Program[T]) -> Program[T]:
@@ -80,10 +80,12 @@ class Router:
             call = program.send(None)
             while True:
                 try:
-                    tap = self.tap if type(call) is Call else None
+                    tap = self.tap if type(call) is EtcdCall else None
                     if tap is not None:
                         tap("before", call)
-                    reply = yield from (self.send(call) if type(call) is Call else _passed(call))
+                    reply = yield from (
+                        self.send(call) if type(call) is EtcdCall else _passed(call)
+                    )
                     if tap is not None:
                         tap("after", call)
                 except Exception as error:
@@ -93,7 +95,7 @@ class Router:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def send(self, call: Call) -> Program[Any]:
+    def send(self, call: EtcdCall) -> Program[Any]:
         settings, clock = self.settings, self._clock
         until = clock() + settings.timeout
         failures = logins = 0
@@ -103,7 +105,7 @@ class Router:
                 if settings.user and not self._token:
                     self._token = yield from self._login(member, until)
                 seconds = max(0.001, min(settings.share, until - clock()))
-                reply = yield Attempt(member, call, seconds, self.metadata())
+                reply = yield MemberAttempt(member, call, seconds, self.metadata())
                 return self._of_our_cluster(member, reply)
             except StoreUnavailableError:
                 raise
@@ -121,7 +123,7 @@ class Router:
                 if clock() >= until:
                     raise ours from error
             if failures >= len(settings.members):
-                yield Pause(min(PAUSE * failures, 0.25, max(0.0, until - clock())))
+                yield EtcdPause(min(PAUSE * failures, 0.25, max(0.0, until - clock())))
 
     def _of_our_cluster(self, member: int, reply: Any) -> Any:
         """One process asks one cluster: in another one its claims would be unknown, and its keys new."""
@@ -149,7 +151,7 @@ class Router:
             name=self.settings.user, password=self.settings.password
         )
         seconds = max(0.001, min(self.settings.share, until - self._clock()))
-        reply = yield Attempt(member, Call("Authenticate", request), seconds, ())
+        reply = yield MemberAttempt(member, EtcdCall("Authenticate", request), seconds, ())
         token: str = reply.token
         return token
 

@@ -19,7 +19,7 @@ from .error_messages import timed_out
 from .leases import Leases
 from .messages import CALLS, STREAMS, message
 from .programs import EtcdPrograms
-from .routing import Attempt, Grant, Pause, Router
+from .routing import EtcdPause, Grant, MemberAttempt, Router
 from .settings import Settings
 from .wakeups import Waiter, WakeupListener
 
@@ -130,8 +130,8 @@ class EtcdStore(Store):
     def _run(self, program: Program[T]) -> T:
         return drive(self.router.route(program), self._attempt)
 
-    def _attempt(self, step: Attempt | Grant | Pause) -> Any:
-        if isinstance(step, Pause):
+    def _attempt(self, step: MemberAttempt | Grant | EtcdPause) -> Any:
+        if isinstance(step, EtcdPause):
             return time.sleep(step.seconds)
         if isinstance(step, Grant):
             return self._grant(step)
@@ -197,7 +197,7 @@ class EtcdStore(Store):
                 try:
                     failed = isinstance(reply, Exception)
                     step = steps.throw(reply) if failed else steps.send(reply)
-                    if isinstance(step, Pause):
+                    if isinstance(step, EtcdPause):
                         pause = max(pause, step.seconds)
                     sent.append((index, steps, self._begin(step)))
                 except StopIteration as end:
@@ -209,9 +209,9 @@ class EtcdStore(Store):
                 time.sleep(pause)  # one pause for all
         return answers
 
-    def _begin(self, step: Attempt | Grant | Pause) -> Callable[[], Any]:
+    def _begin(self, step: MemberAttempt | Grant | EtcdPause) -> Callable[[], Any]:
         """Send it; returns how to get the reply or its error. A pause is the caller's to make."""
-        if isinstance(step, Pause):
+        if isinstance(step, EtcdPause):
             return lambda: None
         if isinstance(step, Grant):
             return lambda: self._attempt(step)

@@ -15,7 +15,7 @@ from ...stores._batching import PerLoop
 from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .client import Places, check_options, connected, is_cursor, places_of, refused
 from .collection import ask_time, examine, is_replicated, migrate
-from .documents import Call
+from .documents import DriverCall
 from .programs import MongodbPrograms
 from .settings import Settings
 from .store import CAPABILITIES, UNTRIED, MongodbStore, result_of
@@ -100,7 +100,7 @@ class LoopClient:
     async def run(self, program: Program[T]) -> T:
         return await drive_async(program, self._execute)
 
-    async def _execute(self, call: Call) -> Any:
+    async def _execute(self, call: DriverCall) -> Any:
         places, tap = self._places or await self.connected(), self._store._tap
         if tap is not None:
             tap("before", call)
@@ -109,7 +109,7 @@ class LoopClient:
             tap("after", call)
         return reply
 
-    async def _send(self, places: Places, call: Call) -> Any:
+    async def _send(self, places: Places, call: DriverCall) -> Any:
         try:
             reply = places.begin(call)
             if inspect.isawaitable(reply):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, NamedTuple
 
-from .documents import DUPLICATE, Call, Write
+from .documents import DUPLICATE, DriverCall, Write
 from .error_messages import DUPLICATE_KEY, code_of, explain
 from .settings import Settings
 
@@ -24,7 +24,7 @@ class Places(NamedTuple):
     """The same collection, for reads of one document that must be the newest."""
     admin: Any
 
-    def begin(self, call: Call) -> Any:
+    def begin(self, call: DriverCall) -> Any:
         """Call the driver; the reply is awaited if it is the async one."""
         arguments = call.arguments
         if call.operation == "bulk_write":
@@ -38,7 +38,7 @@ def _request(write: Write) -> Any:
     return getattr(pymongo, write.kind)(*write.arguments, **write.options)
 
 
-def is_cursor(call: Call) -> bool:
+def is_cursor(call: DriverCall) -> bool:
     return call.operation in _CURSORS
 
 
@@ -95,7 +95,7 @@ def places_of(client: Any, settings: Settings, replicated: bool) -> Places:
     return Places(client, collection, one, client["admin"])
 
 
-def refused(error: Exception, call: Call, settings: Settings) -> Any:
+def refused(error: Exception, call: DriverCall, settings: Settings) -> Any:
     """The reply of a write that lost a race; raises our error for any other error."""
     if code_of(error) == DUPLICATE_KEY:
         if call.operation == "find_one_and_update":

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import Finding, Program
 from ..versioned.lease_watch import GivenClock, ServiceClock
-from .documents import Call
+from .documents import DriverCall
 from .settings import Settings
 
 __all__ = ["HELLO", "ask_time", "examine", "is_replicated", "migrate"]
@@ -22,7 +22,7 @@ OLDEST: Final = (4, 4)
 def ask_time(clock: ServiceClock | GivenClock) -> Program[dict[str, Any]]:
     """Ask the primary for its time; returns its reply."""
     sent = clock.steady()
-    hello = yield Call("command", ("hello",), on="admin")
+    hello = yield DriverCall("command", ("hello",), on="admin")
     told = hello.get("localTime")
     if told is not None:
         ms = round(told.replace(tzinfo=UTC).timestamp() * 1000)
@@ -39,7 +39,7 @@ def migrate(settings: Settings) -> Program[list[str]]:
     if _ttl_index((yield from _indexes())) is not None:
         return []
     try:
-        yield Call("create_index", ("ttl",), {"name": "ttl", "expireAfterSeconds": 0})
+        yield DriverCall("create_index", ("ttl",), {"name": "ttl", "expireAfterSeconds": 0})
     except StoreUnavailableError:
         raise
     except StoreError as error:
@@ -48,7 +48,7 @@ def migrate(settings: Settings) -> Program[list[str]]:
 
 
 def _indexes() -> Program[list[dict[str, Any]]]:
-    return (yield Call("list_indexes"))  # type: ignore[no-any-return]
+    return (yield DriverCall("list_indexes"))  # type: ignore[no-any-return]
 
 
 def _ttl_index(indexes: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -60,8 +60,8 @@ def _ttl_index(indexes: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def examine(settings: Settings) -> Program[list[Finding]]:
-    hello = yield Call("command", ("hello",), on="admin")
-    build = yield Call("command", ("buildInfo",), on="admin")
+    hello = yield DriverCall("command", ("hello",), on="admin")
+    build = yield DriverCall("command", ("buildInfo",), on="admin")
     indexes = yield from _indexes()
     return [*_judge_server(build), *_judge_members(hello), _judge_ttl(indexes)]
 

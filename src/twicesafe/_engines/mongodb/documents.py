@@ -5,7 +5,7 @@ name; one that is empty, zero or false is absent. Four more belong to the store:
 
     revision   counts the writes; with the fence it is the *version* that a write is based on
     lease      the milliseconds that the owner was granted, after a renewal; before it the claim's times tell it
-    audit      what operators did, oldest first, written with the act itself
+    audit      what operators did, oldest first, written with the action itself
     ttl        when MongoDB may delete the document; only records that expire have it
 
 A version that changes this layout will write its number in ``layout``: a record that has one is refused,
@@ -25,8 +25,8 @@ from ..versioned.record import EMPTY, SPARE, Believed, Versioned, granted, is_em
 
 __all__ = [
     "DUPLICATE",
-    "Call",
     "Document",
+    "DriverCall",
     "Write",
     "bulk",
     "change_of",
@@ -54,7 +54,7 @@ _LAST: Final = 253_402_300_799_000
 """The end of the year 9999, where datetime ends."""
 
 
-class Call(NamedTuple):
+class DriverCall(NamedTuple):
     """One call of the driver: the name of a method, and its arguments."""
 
     operation: str
@@ -192,27 +192,27 @@ def _short(found: Document) -> str:
 # --- calls -----------------------------------------------------------------------------------
 
 
-def get(id_: bytes) -> Call:
-    return Call("find_one", ({"_id": id_.hex()},), on="one")
+def get(id_: bytes) -> DriverCall:
+    return DriverCall("find_one", ({"_id": id_.hex()},), on="one")
 
 
-def find(where: Document, **options: Any) -> Call:
-    return Call("find", (where,), options)
+def find(where: Document, **options: Any) -> DriverCall:
+    return DriverCall("find", (where,), options)
 
 
-def upsert(record: Versioned) -> Call:
+def upsert(record: Versioned) -> DriverCall:
     """Write it if there is no document; the reply is the one that was there, or None."""
     where, change = _inserted(record)
-    return Call("find_one_and_update", (where, change), {"upsert": True})
+    return DriverCall("find_one_and_update", (where, change), {"upsert": True})
 
 
-def replace(record: Versioned, before: Versioned) -> Call:
+def replace(record: Versioned, before: Versioned) -> DriverCall:
     """Write it if the present one is still `before`."""
-    return Call("replace_one", (_based_on(before), _body_of(record)))
+    return DriverCall("replace_one", (_based_on(before), _body_of(record)))
 
 
-def update(belief: Believed) -> Call:
-    return Call("update_one", _changed(belief))
+def update(belief: Believed) -> DriverCall:
+    return DriverCall("update_one", _changed(belief))
 
 
 def insert_of(record: Versioned) -> Write:
@@ -230,9 +230,9 @@ def delete_of(record: Versioned) -> Write:
     return Write("DeleteOne", (_based_on(record),))
 
 
-def bulk(writes: Sequence[Write]) -> Call:
+def bulk(writes: Sequence[Write]) -> DriverCall:
     """Each of them for itself, in any order."""
-    return Call("bulk_write", (writes,), {"ordered": False})
+    return DriverCall("bulk_write", (writes,), {"ordered": False})
 
 
 def _based_on(before: Versioned) -> Document:

@@ -17,7 +17,7 @@ from ..._core.protocol import Ack, Request
 from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from ...stores._batching import error_for_each
-from ..versioned.record import Believed, Refused, Versioned
+from ..versioned.record import Believed, Versioned, WriteRefused
 from .collection import HELLO, ask_time
 from .documents import (
     DUPLICATE,
@@ -58,21 +58,21 @@ class MongodbPrograms(Searches):
 
     def write(
         self, after: Versioned, before: Versioned | None, once: bool
-    ) -> Program[Refused | None]:
+    ) -> Program[WriteRefused | None]:
         if before is None:
             found = yield upsert(after)
             if found is None:
                 return None
             if found is not DUPLICATE:
-                return Refused(record_of(found))
+                return WriteRefused(record_of(found))
         elif (yield replace(after, before)).matched_count:
             return None
-        return Refused((yield from self.load(after.row.id)))
+        return WriteRefused((yield from self.load(after.row.id)))
 
-    def update(self, belief: Believed) -> Program[Refused | None]:
+    def update(self, belief: Believed) -> Program[WriteRefused | None]:
         if (yield update(belief)).matched_count:
             return None
-        return Refused((yield from self.load(belief.id)))
+        return WriteRefused((yield from self.load(belief.id)))
 
     # -- batches ------------------------------------------------------------------------------------
 

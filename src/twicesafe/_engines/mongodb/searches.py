@@ -21,7 +21,7 @@ from ...errors import CorruptRecordError
 from ...stores._base import Program
 from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
-from .documents import Call, Document, bulk, delete_of, find, record_of
+from .documents import Document, DriverCall, bulk, delete_of, find, record_of
 
 __all__ = ["Searches"]
 
@@ -59,7 +59,7 @@ class Searches(VersionedPrograms):
 
     def survey(self, ask: Survey) -> Program[Stats]:
         now = self.clock.now()
-        groups = yield Call(
+        groups = yield DriverCall(
             "aggregate",
             ([{"$match": _alive(now)}, {"$group": {"_id": "$state", "count": {"$sum": 1}}}],),
         )
@@ -70,7 +70,7 @@ class Searches(VersionedPrograms):
         )
         return Stats(
             by_state={_state_of(each): each["count"] for each in groups},
-            stuck=(yield Call("count_documents", (stuck,))),
+            stuck=(yield DriverCall("count_documents", (stuck,))),
             expired=0,
             oldest_in_progress=moment(oldest[0]["changed_at"]) if oldest else None,
         )

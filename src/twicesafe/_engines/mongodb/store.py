@@ -14,7 +14,7 @@ from ...stores._base import Capabilities, Finding, Progress, Store
 from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
 from .client import Places, check_options, connected, is_cursor, places_of, refused
 from .collection import ask_time, examine, is_replicated, migrate
-from .documents import Call
+from .documents import DriverCall
 from .programs import MongodbPrograms
 from .settings import Settings
 
@@ -92,7 +92,7 @@ class MongodbStore(Store):
 
     # -- calls ----------------------------------------------------------------------------------
 
-    def _execute(self, call: Call) -> Any:
+    def _execute(self, call: DriverCall) -> Any:
         places, tap = self._places or self._connect(), self._tap
         if tap is not None:
             tap("before", call)
@@ -101,7 +101,7 @@ class MongodbStore(Store):
             tap("after", call)
         return reply
 
-    def _send(self, places: Places, call: Call) -> Any:
+    def _send(self, places: Places, call: DriverCall) -> Any:
         try:
             reply = places.begin(call)
             return list(reply) if is_cursor(call) else result_of(reply, call)
@@ -132,5 +132,5 @@ class MongodbStore(Store):
         self._places = None
 
 
-def result_of(reply: Any, call: Call) -> Any:
+def result_of(reply: Any, call: DriverCall) -> Any:
     return reply.bulk_api_result if call.operation == "bulk_write" else reply

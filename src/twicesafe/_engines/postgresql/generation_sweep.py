@@ -49,7 +49,7 @@ _STORAGE: Final = (
 )
 
 
-class Closed(NamedTuple):
+class ClosedGeneration(NamedTuple):
     """A generation that is no longer written to, and how much of it was examined."""
 
     generation: int
@@ -80,7 +80,7 @@ class GenerationSweep(PostgresPrograms):
             "SELECT generation, due_at, file, pages, records, fence"
             f" FROM {self.table}_closed WHERE due_at <= {self._now} ORDER BY generation"
         )
-        for closed in (Closed(*row) for row in rows):
+        for closed in (ClosedGeneration(*row) for row in rows):
             if budget <= 0:
                 more = True
                 break

@@ -23,7 +23,7 @@ from ..sql.step_rows import NUMBER_OF_STATE as NUMBER_OF_STEP_STATE
 __all__ = [
     "AGAIN",
     "KINDS",
-    "Kind",
+    "RequestKind",
     "answered",
     "claim_values",
     "query",
@@ -134,7 +134,7 @@ def _acknowledged(_: Any, row: Any) -> Ack | None:
     return None if row is None else Ack.OK
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     values: Callable[[Any, Identity], tuple[Any, ...]]
     answer: Callable[[Any, Any], Any]
     after_a_move: Any = None
@@ -142,13 +142,13 @@ class Kind(NamedTuple):
 
 
 KINDS: Final = {
-    "claim": Kind(claim_values, answered, AGAIN),
-    "complete": Kind(_complete_values, _acknowledged),
-    "fail": Kind(_fail_values, _acknowledged),
-    "renew": Kind(_renew_values, _acknowledged),
-    "start_run": Kind(run_values, _started, AGAIN),
-    "submit_run": Kind(run_values, _submitted, AGAIN),
-    "record_step": Kind(step_values, _acknowledged),
+    "claim": RequestKind(claim_values, answered, AGAIN),
+    "complete": RequestKind(_complete_values, _acknowledged),
+    "fail": RequestKind(_fail_values, _acknowledged),
+    "renew": RequestKind(_renew_values, _acknowledged),
+    "start_run": RequestKind(run_values, _started, AGAIN),
+    "submit_run": RequestKind(run_values, _submitted, AGAIN),
+    "record_step": RequestKind(step_values, _acknowledged),
 }
 
 

@@ -20,7 +20,7 @@ from ..sql.commands import Change, Query, atomically
 from ..sql.programs import ACTS, READING
 from ..sql.step_rows import ID_BYTES
 from .heap_walks import HeapWalks
-from .request_kinds import AGAIN, KINDS, Kind, answered, claim_values, query
+from .request_kinds import AGAIN, KINDS, RequestKind, answered, claim_values, query
 from .run_programs import PostgresRuns
 from .settings import NOT_FREE, code_of
 from .statements import PATIENCE, Statements
@@ -218,7 +218,7 @@ class RequestPrograms(HeapWalks):
         return found
 
     def _refused(
-        self, kind: Kind, asks: list[Any], error: StoreUnavailableError
+        self, kind: RequestKind, asks: list[Any], error: StoreUnavailableError
     ) -> Program[list[Any]]:
         """The answers after an error: a single request whose row is locked gets its own."""
         code = code_of(error)

@@ -15,7 +15,7 @@ from .servers import WHO_ARE_YOU, Servers
 from .settings import Address, Settings
 from .store import packer
 
-__all__ = ["Link"]
+__all__ = ["AsyncLink"]
 
 _NOTHING = object()
 
@@ -36,7 +36,7 @@ class ReplyHandler(Protocol):
         """Its reply does not count, or none came."""
 
 
-class Link(asyncio.Protocol):
+class AsyncLink(asyncio.Protocol):
     """Sends commands and hands out their replies. If it was lost, its next use reconnects."""
 
     def __init__(

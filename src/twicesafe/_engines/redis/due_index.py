@@ -40,7 +40,7 @@ LATEST: Final = 10_000
 _TRIES: Final = 3
 
 
-class Entry(NamedTuple):
+class DueEntry(NamedTuple):
     part: int
     member: bytes
     score: bytes
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
         return self.member[:32]
 
 
-class Look(NamedTuple):
+class DueLook(NamedTuple):
     at: int
     """When to look again; `DUE`: it can run now; `DROP`: nothing is left of it."""
     now: int
@@ -135,7 +135,7 @@ class DueIndex(KeySearch):
         entries.sort(key=lambda entry: float(entry.score))
         entries = entries[: ask.limit]
         looks = yield from self._look_at(entries, now, set())
-        moves: list[tuple[Entry, int | None, bytes]] = []
+        moves: list[tuple[DueEntry, int | None, bytes]] = []
         found: list[tuple[int, DueRun]] = []
         for entry in entries:
             look = looks[entry.id]
@@ -184,7 +184,7 @@ class DueIndex(KeySearch):
     def _tidy_one(self, id_: bytes) -> Program[int]:
         """Look at this run now, and bring its entry forward. What is over leaves the index at the next look."""
         part, removed = id_[0] % PARTS, set[bytes]()
-        look = (yield from self._look_at([Entry(part, id_, b"")], 0, removed))[id_]
+        look = (yield from self._look_at([DueEntry(part, id_, b"")], 0, removed))[id_]
         delay = max(0, look.at - look.now)
         yield [ScriptCall(self.scripts.due_settle, self._index(part), (id_, b"", delay))]
         return len(removed)
@@ -197,7 +197,7 @@ class DueIndex(KeySearch):
         limit: int,
         patience: Any,
         names: Sequence[bytes],
-    ) -> Program[tuple[list[Entry], int]]:
+    ) -> Program[tuple[list[DueEntry], int]]:
         """Up to `limit` entries of each part whose time has come, and the time of the index.
 
         It begins with the part `first`, after this score and member.
@@ -207,19 +207,19 @@ class DueIndex(KeySearch):
             args = (limit, patience, score, member, *names)
             calls.append(ScriptCall(self.scripts.due_list, self._index(part), args))
             score, member = b"-inf", b""
-        entries: list[Entry] = []
+        entries: list[DueEntry] = []
         now = 0
         for part, reply in enumerate((yield calls), first):
             if isinstance(reply, Exception):
                 raise reply
             now = max(now, reply[0])
             pairs = zip(reply[1::2], reply[2::2], strict=True)
-            entries += [Entry(part, member, score) for member, score in pairs]
+            entries += [DueEntry(part, member, score) for member, score in pairs]
         return entries, now
 
     def _look_at(
-        self, entries: Sequence[Entry], now: int, removed: set[bytes]
-    ) -> Program[dict[bytes, Look]]:
+        self, entries: Sequence[DueEntry], now: int, removed: set[bytes]
+    ) -> Program[dict[bytes, DueLook]]:
         """Compare the records of these runs; remove the steps of those that are over."""
         ids = list(dict.fromkeys(entry.id for entry in entries))
         if not ids:
@@ -241,7 +241,7 @@ class DueIndex(KeySearch):
     def _of_run(self, script: Script, id_: bytes) -> ScriptCall:
         return ScriptCall(script, (self.key(id_), self.run_key(id_)), ())
 
-    def _move(self, moves: Sequence[tuple[Entry, int | None, bytes]]) -> Program[list[bool]]:
+    def _move(self, moves: Sequence[tuple[DueEntry, int | None, bytes]]) -> Program[list[bool]]:
         """Look again at these times (None: never). Which of the entries were still as they were read."""
         by_part: dict[int, list[int]] = {}
         for place, (entry, _, _) in enumerate(moves):
@@ -264,16 +264,16 @@ class DueIndex(KeySearch):
         return moved
 
 
-def _look_of(id_: bytes, reply: Any, now: int) -> Look:
+def _look_of(id_: bytes, reply: Any, now: int) -> DueLook:
     try:
         if isinstance(reply, Exception):
             raise reply
         now, text, function, arguments, completes, keep = reply
         row = row_of(id_, text) if text else None
     except CorruptRecordError:  # it waits for an operator, like a parked one
-        return Look(now + run_lifecycle.CLOSED_PAUSE, now)
+        return DueLook(now + run_lifecycle.CLOSED_PAUSE, now)
     at = run_lifecycle.next_look(row, now)
     if at == run_lifecycle.DROP and keep is not None and int(keep) > now:
         at = int(keep)  # a signal waits for its run
     is_kept = function is not None
-    return Look(at, now, row, function or b"", arguments or b"", completes == b"1", is_kept)
+    return DueLook(at, now, row, function or b"", arguments or b"", completes == b"1", is_kept)

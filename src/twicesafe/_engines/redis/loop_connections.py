@@ -2,7 +2,7 @@
 
 A request is sent behind those that are on their way, and its answer is read while theirs follow: the
 server works on some requests while we pack others. A lone request is sent at once, and the requests
-of one turn of the loop share a write (`Link`).
+of one turn of the loop share a write (`AsyncLink`).
 
 That is the short way, and nearly always enough. A request takes the long way, through the router, if
 its server must be looked up, if it must wait for replicas, if the connection was lost, or if the server
@@ -23,7 +23,7 @@ from ..._core.driving import drive_async
 from ..._core.protocol import Request
 from ...stores._base import Program
 from ...stores._batching import AsyncBatcher, Uncancellable, uncancellable
-from .async_connection import Link
+from .async_connection import AsyncLink
 from .error_messages import explain
 from .routing import PlainCommand, RoundTrip, may_repeat
 from .settings import Address
@@ -124,7 +124,7 @@ class _Connection:
     def __init__(self, store: AsyncRedisStore, pipeline: _Pipeline | None = None) -> None:
         self._store = store
         self._pipeline = pipeline
-        self._links: dict[Address, Link] = {}
+        self._links: dict[Address, AsyncLink] = {}
         self._turn = asyncio.Lock()
 
     async def connect(self) -> None:
@@ -139,7 +139,7 @@ class _Connection:
     async def _send(self, commands: list[Any]) -> list[Any]:
         return await drive_async(self._store.router.run(commands), self._exchange)
 
-    def short_way(self) -> Link | None:
+    def short_way(self) -> AsyncLink | None:
         """The connection to the one server of all requests, if there is one and no program uses it."""
         store = self._store
         home = store.router.direct
@@ -187,8 +187,8 @@ class _Connection:
             raise
         return received
 
-    def _link(self, address: Address) -> Link:
-        link = self._links[address] = Link(
+    def _link(self, address: Address) -> AsyncLink:
+        link = self._links[address] = AsyncLink(
             self._store.settings, address, self._store.router.servers, self._pipeline
         )
         return link

@@ -94,9 +94,9 @@ class RedisPrograms(RedisRuns):
         return (yield from getattr(self, ask.op)(ask))
 
     def _act_in_two_calls(self, ask: Any) -> Program[Ack]:
-        """An operator's act while its slot moves: first the record, then the audit entry.
+        """An operator's action while its slot moves: first the record, then the audit entry.
 
-        A crash between the two leaves an act without an entry. While the slot moves, Redis offers
+        A crash between the two leaves an action without an entry. While the slot moves, Redis offers
         nothing better.
         """
         whole = self.ask(ask)

@@ -20,7 +20,7 @@ from ...errors import StoreError
 from ...stores._base import Program
 from ...stores._group_commit import GroupCommit
 from ..sql.commands import Query
-from .settings import DatabaseFile
+from .database_file import DatabaseFile
 
 __all__ = ["SqliteConnections"]
 

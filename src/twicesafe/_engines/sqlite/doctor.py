@@ -6,7 +6,7 @@ import sqlite3
 
 from ...stores._base import Finding
 from ..sql.layouts import Layout, layout_findings
-from .settings import DatabaseFile
+from .database_file import DatabaseFile
 
 __all__ = ["findings"]
 

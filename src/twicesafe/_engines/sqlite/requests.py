@@ -1,4 +1,4 @@
-"""How a SQLite store performs requests: each chooses its way.
+"""How a SQLite store performs requests.
 
 A request is answered by a read, written alone in one statement, or written with others in one
 transaction. A read never waits for a writer.

@@ -37,7 +37,7 @@ from ..._values.records import AuditEntry, Row, State
 from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from .lease_watch import LeaseWatch
-from .record import Believed, Refused, Versioned, audited, entries_of
+from .record import Believed, Versioned, WriteRefused, audited, entries_of
 
 __all__ = ["VersionedPrograms"]
 
@@ -73,7 +73,7 @@ class VersionedPrograms(ABC):
     @abstractmethod
     def write(
         self, after: Versioned, before: Versioned | None, once: bool
-    ) -> Program[Refused | None]:
+    ) -> Program[WriteRefused | None]:
         """Write this record if the present one is still `before`; None: if there is none.
 
         ``once``: never repeat it. If its reply is lost, others may have acted on the record meanwhile, and
@@ -81,7 +81,7 @@ class VersionedPrograms(ABC):
         """
 
     @abstractmethod
-    def update(self, belief: Believed) -> Program[Refused | None]: ...
+    def update(self, belief: Believed) -> Program[WriteRefused | None]: ...
 
     def perform(self, ask: Request) -> Program[Any]:
         return getattr(self, ask.op)(ask)  # type: ignore[no-any-return]

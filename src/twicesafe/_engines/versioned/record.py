@@ -12,8 +12,8 @@ __all__ = [
     "EMPTY",
     "SPARE",
     "Believed",
-    "Refused",
     "Versioned",
+    "WriteRefused",
     "audited",
     "entries_of",
     "granted",
@@ -48,7 +48,7 @@ class Versioned(msgspec.Struct, gc=False):
     lease: int = 0
     """The milliseconds that the owner was granted: how long others must watch one version."""
     audit: list[dict[str, Any]] = []
-    """What operators did, oldest first, written with the act itself."""
+    """What operators did, oldest first, written with the action itself."""
 
     @property
     def version(self) -> tuple[int, int]:
@@ -56,7 +56,7 @@ class Versioned(msgspec.Struct, gc=False):
         return self.row.fence, self.revision
 
 
-class Refused(NamedTuple):
+class WriteRefused(NamedTuple):
     """The answer to a write whose condition did not hold."""
 
     found: Versioned | None
@@ -88,7 +88,7 @@ def granted(row: Row) -> int:
 
 
 def audited(found: Versioned, ask: Any, at: int) -> list[dict[str, Any]]:
-    """The trail with one more act; names and reasons are cut, so that they never fail a write."""
+    """The trail with one more action; names and reasons are cut, so that they never fail a write."""
     entry = {
         "at": at,
         "action": ask.op,

@@ -9,12 +9,12 @@ from ..._core.consuming.message import Message
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers._header_lines import text_of
 
-__all__ = ["Request", "message_of"]
+__all__ = ["PullReplies", "message_of"]
 
 _OURS: Final = frozenset({"nats-msg-id", "twicesafe-id", "twicesafe-key"})
 
 
-class Request:
+class PullReplies:
     """What came for one request."""
 
     def __init__(self, most: int) -> None:

@@ -28,7 +28,7 @@ from ..._core.consuming.source import Revoke
 from ...errors import BrokerUnavailableError
 from ._kafka_records import IN_FLUX, meaning_of, message_of, name_of, place_of
 
-__all__ = ["Member", "Receipt"]
+__all__ = ["KafkaMember", "Receipt"]
 
 PAUSED_AFTER: Final = 1.0
 """Seconds without a `take` until the partitions are paused."""
@@ -59,7 +59,7 @@ class Receipt(msgspec.Struct, gc=False):
     """None: it was given back, so this receipt is void."""
 
 
-class Member:
+class KafkaMember:
     """Its methods may be called by any thread; those with ``_`` run in its own."""
 
     def __init__(

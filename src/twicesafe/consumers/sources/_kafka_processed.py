@@ -35,7 +35,7 @@ ANSWER: Final = 10.0
 """Seconds for a question to the cluster."""
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class ProcessedEntry(msgspec.Struct, frozen=True, gc=False):
     """The value of a record of the log; its key is the id, hashed, in hex digits."""
 
     position: str
@@ -83,7 +83,7 @@ class ProcessedIds:
 
     def record(self, partition: str, position: str, identity: bytes, fingerprint: bytes) -> Any:
         """The arguments of `produce` for an entry."""
-        entry = Entry(position, fingerprint[:8].hex())
+        entry = ProcessedEntry(position, fingerprint[:8].hex())
         return {
             "topic": self.topic,
             "key": identity.hex(),
@@ -205,7 +205,7 @@ def _take(record: Any, ids: dict[bytes, bytes]) -> None:
     identity = bytes.fromhex(record.key().decode())
     ids.pop(identity, None)
     if record.value() is not None:
-        entry = msgspec.json.decode(record.value(), type=Entry)
+        entry = msgspec.json.decode(record.value(), type=ProcessedEntry)
         fingerprint = bytes.fromhex(entry.fingerprint)
         ids[identity] = _packed(fingerprint, record.timestamp()[1] / 1000)
 

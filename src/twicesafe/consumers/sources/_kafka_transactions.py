@@ -32,7 +32,7 @@ from ..._core.consuming.source import Publication, Revoke
 from ...errors import BrokerUnavailableError, ConfigurationError, StillInProgressError
 from ...outbox.publishers._kafka_wire import record_of
 from ...outbox.publishers.kafka import TO_BLAME
-from ._kafka_member import Member, Receipt
+from ._kafka_member import KafkaMember, Receipt
 from ._kafka_offsets import committed_offsets, skip_what_is_done
 from ._kafka_processed import ProcessedIds
 from ._kafka_records import IN_FLUX, name_of, place_of
@@ -58,7 +58,7 @@ _FORBIDDEN: Final = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 Due = list[tuple[str, Prefix, int]]
 
 
-class TransactionalMember(Member):
+class TransactionalMember(KafkaMember):
     """Its methods may be called by any thread; those with ``_`` run in its own."""
 
     def __init__(

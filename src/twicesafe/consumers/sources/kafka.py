@@ -36,7 +36,7 @@ from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import ConfigurationError
 from ...outbox.publishers._urls import kafka_url
-from ._kafka_member import Member, Receipt
+from ._kafka_member import KafkaMember, Receipt
 from ._kafka_processed import ProcessedIds
 from ._kafka_settings import (
     CONNECTION,
@@ -86,7 +86,7 @@ class KafkaSource:
             patterns = [name for name in topics if name[0] == "^"]
             expect(not patterns, "option topics", patterns, "with processed=, name each topic")
             self._processed = ProcessedIds(processed, self._connection())
-        self._member: Member | None = None
+        self._member: KafkaMember | None = None
         self._revoke: Revoke | None = None
         self._is_closed = False
         self._joining = threading.Lock()
@@ -178,7 +178,7 @@ class KafkaSource:
         if self._member is not None:
             self._member.close()
 
-    def _join(self) -> Member | None:
+    def _join(self) -> KafkaMember | None:
         from confluent_kafka import KafkaException
 
         with self._joining:
@@ -190,9 +190,9 @@ class KafkaSource:
                     raise ConfigurationError(f"librdkafka refused a setting: {error}") from error
             return self._member
 
-    def _new_member(self, wait: float) -> Member:
+    def _new_member(self, wait: float) -> KafkaMember:
         if not self.publishes:
-            return Member(self._config, self._topics, wait, self._revoke)
+            return KafkaMember(self._config, self._topics, wait, self._revoke)
         producing = producer_settings(self._connection(), self._transactional_id)
         return TransactionalMember(
             self._config, self._topics, wait, self._revoke, producing, self._processed

@@ -38,7 +38,7 @@ from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
 from ...outbox.publishers._urls import driver_url
 from ._connection import ConnectionSource, named, with_query
-from ._jetstream import Request, message_of
+from ._jetstream import PullReplies, message_of
 
 __all__ = ["JetStreamSource"]
 
@@ -94,7 +94,7 @@ class JetStreamSource(ConnectionSource):
         """When the durable was created: another time is another durable."""
         self._inbox: Any = None
         """The subscription that gets what we ask for."""
-        self._request: Request | None = None
+        self._request: PullReplies | None = None
         self._deliveries = itertools.count(1)
         self._valid_until: dict[Receipt, float] = {}
 
@@ -199,7 +199,7 @@ class JetStreamSource(ConnectionSource):
         """
         if self._inbox is None:
             self._inbox = await client.subscribe(client.new_inbox(), cb=self._arrived)
-        request = self._request = Request(most)
+        request = self._request = PullReplies(most)
         asked_at = time.monotonic()
         try:
             await client.publish(
@@ -228,7 +228,7 @@ class JetStreamSource(ConnectionSource):
         if self._request is not None:
             self._request.take(message)
 
-    async def _forget(self, client: Any, request: Request) -> None:
+    async def _forget(self, client: Any, request: PullReplies) -> None:
         """Give back what came. There is no subscription for later messages."""
         inbox, self._inbox = self._inbox, None
         with contextlib.suppress(Exception):  # the connection may be gone

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.signals import got_request_exception
 
-from ..._core.http.flow import Ended, Exchange, HttpFlow, ResponseCut
+from ..._core.http.flow import Exchange, ExchangeEnded, HttpFlow, ResponseCut
 from ._messages import lines_of
 
 __all__ = ["DjangoExchange"]
@@ -71,18 +71,18 @@ class DjangoExchange:
         """The stream is complete."""
         self._passed = True
 
-    def ending(self) -> HttpFlow[Ended]:
+    def ending(self) -> HttpFlow[ExchangeEnded]:
         """The view and its response have ended, complete or not."""
         exchange, trouble = self._exchange, self.trouble
         if exchange.settled:
-            return Ended()
+            return ExchangeEnded()
         if trouble is None and self._passed:
             yield from exchange.settle()
         elif trouble is None or (self._streams and isinstance(trouble, _LEFT)):
             yield from exchange.client_left(lingered=self.has_lingered())
         else:
             return (yield from exchange.ended(trouble))
-        return Ended()
+        return ExchangeEnded()
 
 
 def _noticed(sender: object, request: Any = None, **_: Any) -> None:

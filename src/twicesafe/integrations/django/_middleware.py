@@ -11,10 +11,10 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest as DjangoRequest
 
 from ..._core.driving import drive, drive_async
-from ..._core.http.flow import Ended, PassThrough, Respond, Run
+from ..._core.http.flow import ExchangeEnded, PassThrough, Respond, RunHandler
 from ..._core.http.message import Fields
-from ..._core.http.problems import Problem, Refused
-from ..._edges.http_guard import Guard, perform
+from ..._core.http.problems import Problem, RequestRefused
+from ..._edges.http_guard import HttpGuard, perform
 from ._exchange import DjangoExchange
 from ._messages import fields_of, request_of, response_of
 from ._settings import configured, is_tested
@@ -35,7 +35,7 @@ class IdempotencyMiddleware:
         if self._awaits:
             markcoroutinefunction(self)
         self.policy, self.receiver = configured(awaits=self._awaits)
-        self._guard = Guard(self.receiver, self.policy, is_test=is_tested())
+        self._guard = HttpGuard(self.receiver, self.policy, is_test=is_tested())
         self._rules = self._guard.rules
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -48,22 +48,22 @@ class IdempotencyMiddleware:
     def _whole_body(self, request: DjangoRequest) -> bytes:
         announced = request.headers.get("Content-Length") or ""
         if not announced.isdigit() and _hides_its_body(request):
-            raise Refused(Problem("length-required"))
+            raise RequestRefused(Problem("length-required"))
         body: bytes = request.body
         if announced.isdigit() and len(body) < int(announced):
-            raise Refused(Problem("request-incomplete"))
+            raise RequestRefused(Problem("request-incomplete"))
         self._rules.require_size(len(body))
         return body
 
     def _begin(
-        self, request: DjangoRequest, step: PassThrough | Run | None
+        self, request: DjangoRequest, step: PassThrough | RunHandler | None
     ) -> DjangoExchange | None:
         """Prepare the request for the view. None: its response is not recorded."""
         if step != PassThrough() and not self.policy.forward_key:
             for name in self._rules.names:
                 request.META.pop("HTTP_" + name.decode().upper().replace("-", "_"), None)
             request.__dict__.pop("headers", None)  # a cached copy of META
-        return DjangoExchange(step.exchange, request) if isinstance(step, Run) else None
+        return DjangoExchange(step.exchange, request) if isinstance(step, RunHandler) else None
 
     # -- blocking -------------------------------------------------------------------------------
 
@@ -88,11 +88,11 @@ class IdempotencyMiddleware:
             return _streaming(response, Stream(self, exchange, iter(response)))
         return _answer(self.end(exchange), response)
 
-    def settle(self, exchange: DjangoExchange) -> Ended:
+    def settle(self, exchange: DjangoExchange) -> ExchangeEnded:
         """Record how the key ends, before the end of the response is sent."""
         return drive(exchange.ending(), perform)
 
-    def end(self, exchange: DjangoExchange) -> Ended:
+    def end(self, exchange: DjangoExchange) -> ExchangeEnded:
         try:
             return self.settle(exchange)
         finally:
@@ -144,17 +144,17 @@ class IdempotencyMiddleware:
             return _streaming(response, exchange.stream)
         return _answer(await self.end_async(exchange), response)
 
-    async def settle_async(self, exchange: DjangoExchange) -> Ended:
+    async def settle_async(self, exchange: DjangoExchange) -> ExchangeEnded:
         return await drive_async(exchange.ending(), perform)
 
-    async def end_async(self, exchange: DjangoExchange) -> Ended:
+    async def end_async(self, exchange: DjangoExchange) -> ExchangeEnded:
         try:
             return await self.settle_async(exchange)
         finally:
             await exchange.claim.leave()
 
 
-def _answer(ended: Ended, response: Any) -> Any:
+def _answer(ended: ExchangeEnded, response: Any) -> Any:
     """The response of the view, or the problem that replaces it."""
     return response if ended.response is None else response_of(ended.response)
 

@@ -30,14 +30,14 @@ from .asking import (
     won,
 )
 from .bench import Advance, Corrupt, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["BatchRules"]
 
 INVALID: Any = "an hour"
 
 
-class BatchRules(Rules):
+class BatchRules(StoreRules):
     @rule()
     def test_an_empty_batch(self) -> Script[None]:
         assert (yield []) == []

@@ -10,7 +10,7 @@ from ..._values.records import Row, State
 from .asking import HOUR, STATES, A, forget, reach, release, won
 from .bench import Advance, Script
 from .retention import expiring
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["BrowsingRules"]
 
@@ -55,7 +55,7 @@ def browse_all(limit: int, **conditions: Any) -> Script[list[Row]]:
         assert page.rows, "a page that is not the last has rows"
 
 
-class BrowsingRules(Rules):
+class BrowsingRules(StoreRules):
     @rule()
     def test_an_empty_store(self) -> Script[None]:
         page = yield Browse(10)

@@ -16,7 +16,7 @@ import pytest
 
 from ..._values.settings import refuse_unknown
 from .bench import open_bench
-from .rules import Rules, rules_of
+from .rules import StoreRules, rules_of
 
 __all__ = ["Checked", "check"]
 
@@ -32,7 +32,7 @@ class Checked:
 
 
 def check(
-    suite: Rules,
+    suite: StoreRules,
     folder: Path,
     modes: Sequence[str] | None = None,
     only: Collection[str] | None = None,
@@ -62,7 +62,7 @@ def check(
                     yield Checked(label, mode, "kept")
 
 
-def _refuse_unknown(suite: Rules, only: Collection[str]) -> None:
+def _refuse_unknown(suite: StoreRules, only: Collection[str]) -> None:
     rules = rules_of(type(suite)).items()
     known = [
         f"{name}[{case}]" if case else name for name, rule in rules for case in rule.cases or [""]

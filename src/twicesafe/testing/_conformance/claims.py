@@ -14,7 +14,7 @@ from ..._values.keys import Key
 from ..._values.records import Cause, State
 from .asking import HOUR, KEY, STATES, A, B, C, claim, reach, read, release, resolve, unchanged, won
 from .bench import Advance, Recalled, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["ClaimRules"]
 
@@ -35,7 +35,7 @@ KNOWN: Final = [state for state in STATES if state is not State.FORGOTTEN]
 """States in which the fingerprint is kept."""
 
 
-class ClaimRules(Rules):
+class ClaimRules(StoreRules):
     @rule("P1")
     def test_the_first_claim_wins_and_its_row_is_there(self) -> Script[None]:
         answer = yield claim(A, fingerprint=F1, hold=True)

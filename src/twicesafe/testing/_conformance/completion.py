@@ -11,7 +11,7 @@ from ..._core.protocol import Ack, Verdict
 from ..._values.records import State
 from .asking import HOUR, A, B, C, claim, forget, reach, read, release, resolve, unchanged, won
 from .bench import Advance, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["CompletionRules"]
 
@@ -36,7 +36,7 @@ RESULTS: Final[dict[str, bytes | None]] = {
 ENDS: Final = {"completed": State.COMPLETED, "failed": State.FAILED}
 
 
-class CompletionRules(Rules):
+class CompletionRules(StoreRules):
     @rule("P4", cases=ENDS)
     def test_the_owner_completes(self, case: State) -> Script[None]:
         mine = yield from won(A, fingerprint=b"f" * 32)

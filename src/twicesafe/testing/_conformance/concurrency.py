@@ -14,7 +14,7 @@ from ..._values.records import State
 from .asking import A, B, Mine, claim, read, release, won
 from .bench import Advance, AtOnce, Script
 from .retention import expiring
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["ConcurrencyRules"]
 
@@ -35,7 +35,7 @@ def one_winner(asks: list[ClaimRequest], elsewhere: bool = False) -> Script[Mine
     return Mine(ask.key.id, ask.owner, answer.fence, answer)
 
 
-class ConcurrencyRules(Rules):
+class ConcurrencyRules(StoreRules):
     @rule("P1")
     def test_a_storm_of_claims_has_one_winner(self) -> Script[None]:
         for number in range(ROUNDS):

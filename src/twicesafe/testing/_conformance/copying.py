@@ -16,7 +16,7 @@ from ..._values.keys import Key
 from ..._values.records import Cause, Row, State
 from .asking import HOUR, KEY, OTHER, STATES, A, B, C, claim, reach, read, won
 from .bench import Advance, AtOnce, Elsewhere, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["CopyingRules"]
 
@@ -39,7 +39,7 @@ def copy_of(row: Row, state: State, **changes: object) -> Row:
     return replace(row, state=state, **fields)
 
 
-class CopyingRules(Rules):
+class CopyingRules(StoreRules):
     """Only with the capability ``copies``."""
 
     def _template(self) -> Script[Row]:

@@ -8,12 +8,12 @@ from ..._values.records import State
 from .asking import KEY, STATES, A, B, C, claim, reach, read, release, won
 from .bench import Advance, Elsewhere, Reopen, Script
 from .retention import expiring
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["DurabilityRules"]
 
 
-class DurabilityRules(Rules):
+class DurabilityRules(StoreRules):
     # -- the store is closed and opened again -------------------------------------------------
 
     @rule("P1", needs="durable", cases={state.value: state for state in STATES})

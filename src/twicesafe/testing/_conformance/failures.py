@@ -10,12 +10,12 @@ from ..._core.protocol import Ack, Claimed, Verdict
 from ..._values.records import Cause, State
 from .asking import HOUR, A, B, C, claim, reach, read, release, unchanged, won
 from .bench import Advance, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["FailureRules"]
 
 
-class FailureRules(Rules):
+class FailureRules(StoreRules):
     @rule("P12")
     def test_a_failed_key_is_released_at_once(self) -> Script[None]:
         mine = yield from won(A)

@@ -19,7 +19,7 @@ from ..._values.records import State
 from ...errors import StoreError
 from ...stores._base import Store
 from .hooks import Place
-from .rules import Rules
+from .rules import StoreRules
 
 __all__ = ["JoiningRules"]
 
@@ -85,7 +85,7 @@ class Joined:
         return self._programs.enter_one(ask)
 
 
-class JoiningRules(Rules):
+class JoiningRules(StoreRules):
     @pytest.fixture
     def joined(self, tmp_path: Path) -> Iterator[Joined]:
         if "blocking" not in self.modes:

@@ -12,7 +12,7 @@ from ..._core.protocol import Ack, Claimed, Sweep, Verdict
 from ..._values.records import Cause, State
 from .asking import AHEAD, HOUR, KEY, A, B, C, Mine, claim, read, release, unchanged, won
 from .bench import Advance, KeeperStore, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["LeaseRules"]
 
@@ -31,7 +31,7 @@ FENCED: Final = {name: ask for name, ask in ZOMBIE.items() if name != "abandon"}
 """All but `abandon`, which needs no fence."""
 
 
-class LeaseRules(Rules):
+class LeaseRules(StoreRules):
     @rule("P5", "P6", exact_time=True)
     def test_a_lease_ends_to_the_millisecond(self) -> Script[None]:
         yield claim(A, lease=1000)

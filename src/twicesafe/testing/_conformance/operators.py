@@ -1,7 +1,7 @@
 """Operators: release, resolve and forget, each with who and why in the audit trail.
 
-An operator's act raises the fence, so a worker that still runs is fenced (P3). A forgotten key leaves a
-tombstone: its data is deleted, and a late duplicate still does not run. An act that closes a key never
+An operator's action raises the fence, so a worker that still runs is fenced (P3). A forgotten key leaves a
+tombstone: its data is deleted, and a late duplicate still does not run. An action that closes a key never
 shortens its retention.
 """
 
@@ -30,7 +30,7 @@ from .asking import (
     won,
 )
 from .bench import Advance, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["OperatorRules"]
 
@@ -49,7 +49,7 @@ CLOSING: Final[dict[str, tuple[State, Any]]] = {
 }
 
 
-class OperatorRules(Rules):
+class OperatorRules(StoreRules):
     @rule("P3", "P12", cases={s.value: s for s in STATES if s is not State.FORGOTTEN})
     def test_a_released_key_runs_again_as_if_new(self, case: State) -> Script[None]:
         mine = yield from reach(case)
@@ -166,7 +166,7 @@ class OperatorRules(Rules):
         yield from reach(State.FORGOTTEN)
         yield from unchanged(forget(retention=9 * HOUR), Ack.OK)
         assert len((yield History(KEY.id))) == 1, (
-            "an act that changed nothing must not be in the audit trail"
+            "an action that changed nothing must not be in the audit trail"
         )
 
     @rule("P3")

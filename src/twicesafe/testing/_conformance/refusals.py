@@ -17,12 +17,12 @@ from ..._values.records import State
 from ...errors import StoreError, StoreUnavailableError
 from .asking import A, B, Mine, claim, read, resolve, won
 from .bench import Refuse, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["RefusalRules"]
 
 
-class RefusalRules(Rules):
+class RefusalRules(StoreRules):
     @rule("P4", refuses=True, cases={"completed": State.COMPLETED, "failed": State.FAILED})
     def test_a_refused_payload_changes_nothing_and_the_claim_can_complete(
         self, case: State

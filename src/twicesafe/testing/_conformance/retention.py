@@ -13,7 +13,7 @@ from ..._values.keys import Key
 from ..._values.records import Cause, State, SweepReport
 from .asking import HOUR, KEY, A, B, C, claim, forget, reach, read, unchanged, won
 from .bench import Advance, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["RetentionRules", "expiring"]
 
@@ -65,7 +65,7 @@ def sweep_all(limit: int = 100, most: int = ALL) -> Script[list[SweepReport]]:
         assert len(reports) < 100, "this sweep does not end"
 
 
-class RetentionRules(Rules):
+class RetentionRules(StoreRules):
     @rule("P3", "P8", "P12", cases=EXPIRING)
     def test_expired_records_are_gone_before_any_sweep(self, case: State) -> Script[None]:
         fence = yield from expiring(case, self.tick)

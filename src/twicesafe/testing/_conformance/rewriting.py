@@ -31,7 +31,7 @@ from .asking import (
 )
 from .asking_runs import started, step, steps_of, suspend
 from .bench import Advance, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 from .steps import NAMES
 
 __all__ = ["RewritingRules"]
@@ -47,7 +47,7 @@ NO_ANSWER: Final = {
 }
 
 
-class RewritingRules(Rules):
+class RewritingRules(StoreRules):
     @rule(cases=SIZES)
     def test_the_answer_is_replaced_and_nothing_else(
         self, case: tuple[bytes, bytes]

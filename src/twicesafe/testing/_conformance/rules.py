@@ -1,6 +1,6 @@
 """Turns a rule of the protocol into a pytest test, for blocking and async stores.
 
-    class Leases(Rules):
+    class Leases(StoreRules):
         @rule("P2")
         def test_a_retry_gets_the_same_fence(self) -> Script[None]:
             first = yield claim(A)
@@ -26,7 +26,7 @@ from ...stores._base import Capabilities
 from .bench import AsyncBench, Bench, Script, open_bench
 from .hooks import StoreUnderTest
 
-__all__ = ["Rule", "Rules", "rule", "rules_of"]
+__all__ = ["Rule", "StoreRules", "rule", "rules_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Rule:
         return ""
 
 
-class Rules(StoreUnderTest):
+class StoreRules(StoreUnderTest):
     """The base class of every topic. Times are short, because a real clock must wait for them."""
 
     tick: ClassVar[int] = 50
@@ -97,7 +97,7 @@ def rule(
     def make(script: Callable[..., Script[None]]) -> Callable[..., None]:
         about = Rule(script.__name__, protocol, needs, exact_time, damages, refuses, cases or {})
 
-        def test(self: Rules, bench: Bench | AsyncBench, **case: Any) -> None:
+        def test(self: StoreRules, bench: Bench | AsyncBench, **case: Any) -> None:
             __tracebackhide__ = True
             reason = about.reason_to_skip(self, bench.capabilities)
             if reason:
@@ -119,7 +119,7 @@ def rule(
     return make
 
 
-def rules_of(suite: type[Rules]) -> dict[str, Rule]:
+def rules_of(suite: type[StoreRules]) -> dict[str, Rule]:
     """Every rule of a suite, by the name of its test."""
     found = ((name, getattr(suite, name)) for name in dir(suite) if name.startswith("test_"))
     return {name: test.rule for name, test in found if hasattr(test, "rule")}

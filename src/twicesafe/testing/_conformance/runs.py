@@ -19,12 +19,12 @@ from ..._values.records import Cause, State
 from .asking import HOUR, KEY, OTHER, A, B, C, claim, forget, read, release
 from .asking_runs import failed, signal, started, step, steps_of, suspend
 from .bench import Advance, AtOnce, Reopen, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["RunRules"]
 
 
-class RunRules(Rules):
+class RunRules(StoreRules):
     # -- failing, operators, retention --------------------------------------------------------
 
     @rule("P12", needs="steps")

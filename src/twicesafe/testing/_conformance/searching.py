@@ -14,7 +14,7 @@ from .asking import HOUR, KEY, OTHER, STATES, A, B, forget, reach, read, release
 from .bench import Advance, Script
 from .browsing import browse_all
 from .retention import expiring
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["SearchingRules"]
 
@@ -44,7 +44,7 @@ def found(expected: set[str], **conditions: Any) -> Script[None]:
     assert (yield Count(1000, **conditions)) == len(expected), conditions
 
 
-class SearchingRules(Rules):
+class SearchingRules(StoreRules):
     @rule()
     def test_an_empty_store_has_no_match(self) -> Script[None]:
         yield from found(set(), value="tx", states=(State.HELD,), stuck=True)

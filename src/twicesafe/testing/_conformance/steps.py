@@ -13,7 +13,7 @@ from ..._values.steps import StepState
 from .asking import KEY, OTHER, A, B, C, Mine, claim, read
 from .asking_runs import PRINT, start, started, step, steps_of
 from .bench import Advance, AtOnce, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["StepRules"]
 
@@ -31,7 +31,7 @@ RESULTS: Final[dict[str, bytes | None]] = {
 }
 
 
-class StepRules(Rules):
+class StepRules(StoreRules):
     # -- starting -----------------------------------------------------------------------------
 
     @rule("P1", needs="steps")

@@ -14,12 +14,12 @@ from ..._values.steps import StepState
 from .asking import HOUR, KEY, OTHER, A, B, C, Mine, forget, read, release, resolve
 from .asking_runs import failed, signal, start, started, step, steps_of, suspend
 from .bench import Advance, AtOnce, Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["SuspendingRules"]
 
 
-class SuspendingRules(Rules):
+class SuspendingRules(StoreRules):
     # -- suspending ---------------------------------------------------------------------------
 
     @rule("P6", needs="steps")

@@ -16,7 +16,7 @@ from ..._values.records import State
 from .asking import HOUR, KEY, STATES, B, Mine, claim, forget, reach, release, resolve
 from .bench import Advance, Script
 from .retention import expiring
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["TransitionRules"]
 
@@ -59,7 +59,7 @@ REPEATS: Final[dict[RecordEvent, set[State]]] = {
 """States in which the event is a repeat by the same owner: it is OK, and changes nothing."""
 
 
-class TransitionRules(Rules):
+class TransitionRules(StoreRules):
     @rule("P1", "P4", "P6", cases=ALLOWED)
     def test_every_allowed_transition(self, case: Case) -> Script[None]:
         state, event = case

@@ -8,7 +8,7 @@ from ..._core.protocol import Ack, Browse, Verdict
 from ..._values.keys import Key
 from .asking import HOUR, A, B, claim, read, won
 from .bench import Script
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["ValueRules"]
 
@@ -38,7 +38,7 @@ FAR: Final = 100 * 365 * 24 * HOUR
 """A hundred years in milliseconds: more than 32 bits hold."""
 
 
-class ValueRules(Rules):
+class ValueRules(StoreRules):
     @rule("P2", cases=BYTES)
     def test_owners_are_compared_byte_by_byte(self, case: bytes) -> Script[None]:
         mine = yield from won(case)

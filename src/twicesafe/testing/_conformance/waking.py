@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from ..._core.protocol import Verdict
 from .asking import KEY, A, B, claim, release, resolve, won
 from .bench import Script, Watched
-from .rules import Rules, rule
+from .rules import StoreRules, rule
 
 __all__ = ["WakingRules"]
 
@@ -25,7 +25,7 @@ ENDS: Final[dict[str, Any]] = {
 }
 
 
-class WakingRules(Rules):
+class WakingRules(StoreRules):
     patience: ClassVar[float] = 8.0
     """Seconds of the watch. A watcher that is woken needs far less."""
 

@@ -18,10 +18,10 @@ from ...errors import BrokerUnavailableError
 from ...outbox.publishers import open_publisher
 from .hooks import SourceUnderTest
 
-__all__ = ["Member", "SourceBench"]
+__all__ = ["BlockingSource", "SourceBench"]
 
 
-class Member:
+class BlockingSource:
     """A source, blocking or async, with blocking methods."""
 
     def __init__(self, source: Any) -> None:
@@ -56,15 +56,15 @@ async def _awaited(work: Any) -> Any:
 
 class SourceBench(SourceUnderTest):
     @contextmanager
-    def member(self) -> Iterator[Member]:
-        member = Member(self.open_source())
+    def member(self) -> Iterator[BlockingSource]:
+        member = BlockingSource(self.open_source())
         try:
             yield member
         finally:
             member.end()
 
     @contextmanager
-    def members(self, count: int) -> Iterator[list[Member]]:
+    def members(self, count: int) -> Iterator[list[BlockingSource]]:
         with ExitStack() as stack:
             yield [stack.enter_context(self.member()) for _ in range(count)]
 
@@ -79,20 +79,22 @@ class SourceBench(SourceUnderTest):
         given = {"key": None, "headers": {"idempotency-key": f'"{id_}"'}} | fields
         return Message(id_, self.topic(), b"body of " + id_.encode(), **given)
 
-    def fetch(self, member: Member, most: int, seconds: float) -> Sequence[Received]:
+    def fetch(self, member: BlockingSource, most: int, seconds: float) -> Sequence[Received]:
         """As the flow does: an outage is no end."""
         try:
             return member.fetch(most, seconds)  # type: ignore[no-any-return]
         except BrokerUnavailableError:
             return []
 
-    def gather(self, member: Member, *ids: str) -> dict[str, Received]:
+    def gather(self, member: BlockingSource, *ids: str) -> dict[str, Received]:
         """Fetch until these have come; the last delivery of each."""
         return {id_: one for id_, (one, _) in self.gather_by([member], *ids).items()}
 
-    def gather_by(self, members: Sequence[Member], *ids: str) -> dict[str, tuple[Received, Member]]:
+    def gather_by(
+        self, members: Sequence[BlockingSource], *ids: str
+    ) -> dict[str, tuple[Received, BlockingSource]]:
         """By any of these members: a broker that pushes chooses among the connected ones."""
-        found: dict[str, tuple[Received, Member]] = {}
+        found: dict[str, tuple[Received, BlockingSource]] = {}
         until = time.monotonic() + self.seconds
         while not found.keys() >= set(ids):
             assert time.monotonic() < until, f"{len(ids) - len(found)} never came"
@@ -102,7 +104,7 @@ class SourceBench(SourceUnderTest):
                     found[one.message.id] = one, member
         return found
 
-    def assert_empty(self, member: Member) -> None:
+    def assert_empty(self, member: BlockingSource) -> None:
         """Nothing is left, and nothing comes."""
         if self.unsettled() is None:
             until = time.monotonic() + 1.5 * member.source.patience + 0.5
@@ -112,7 +114,7 @@ class SourceBench(SourceUnderTest):
             assert self.unsettled() == 0
             assert [one.message for one in self.fetch(member, 10, 0)] == []
 
-    def settle(self, member: Member, got: Sequence[Received], ids: Collection[str]) -> None:
+    def settle(self, member: BlockingSource, got: Sequence[Received], ids: Collection[str]) -> None:
         """Acknowledge these. A receipt may be void after an outage: then its message comes again."""
         member.acknowledge([one.receipt for one in got])
         until = time.monotonic() + self.seconds
