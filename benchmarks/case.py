@@ -17,7 +17,7 @@ from .workload import SETTLED, Absent, Contestant, Offer
 
 FLOOR, PER_STATEMENT, BATCHED = "floor", "hop per statement", "batch by hand"
 CALL_BY_CALL, SETNX = "call by call", "SETNX by hand"
-FASTSTREAM = "FastStream, SETNX by hand"
+FASTSTREAM, CELERY = "FastStream, SETNX by hand", "Celery, SETNX by hand"
 OTHER_CLOCK, TAIL = "other clock", "p50 / p99 / p99.9"
 COLUMNS = (
     FLOOR,
@@ -29,6 +29,7 @@ COLUMNS = (
     CALL_BY_CALL,
     SETNX,
     FASTSTREAM,
+    CELERY,
     peers.EXACTLY_ONCE,
     peers.IDEMKIT,
     peers.POWERTOOLS,

@@ -56,7 +56,8 @@ def _nats(broker: Any, handle: Callable[..., Any]) -> Any:
 def _redis(broker: Any, handle: Callable[..., Any]) -> Any:
     from faststream.redis import RedisBroker, StreamSub
 
-    app = RedisBroker(f"redis://127.0.0.1:{broker.server.port}/0")
+    url = f"redis://127.0.0.1:{broker.server.port}/0"
+    app = RedisBroker(url, logger=None)  # type: ignore[arg-type]
     stream = StreamSub(broker.queue, group="billing", consumer="w", last_id="0", max_records=BATCH)
     app.subscriber(stream=stream, max_workers=BATCH)(handle)
     return app

@@ -35,7 +35,7 @@ WORLD = known.World(
         "cancel": [
             "Cancel the booking {invoice} of {name} for {date} ({purpose}, {amount}).",
             "Please call off {invoice}: {name}, {date}, {purpose}, {amount}.",
-            "The trip of {name} on {date} is off: drop {invoice} for {purpose}, worth {amount}.",
+            "The visit of {name} on {date} is off: drop {invoice} for {purpose}, worth {amount}.",
             "The reservation {invoice} for {name} on {date} over {amount} ({purpose}) must be withdrawn.",
         ],
         "order": [

@@ -31,10 +31,10 @@ def selected(only: list[str], huge: bool = False) -> dict[str, Measurement]:
     cases = [*all_cases(), *growth.growth(sizes)]
     found: dict[str, Measurement] = {case.id: functools.partial(_case, case) for case in cases}
     found |= {name: functools.partial(_processes, name) for name in processes.names()}
+    found |= {name: functools.partial(_consumers, name) for name in consumers.names()}
     found |= {
         "inbox": _inbox,
         "outbox": _outbox,
-        "consumers": _consumers,
         "import": _import,
         "size": _size,
     }
@@ -105,10 +105,10 @@ def _outbox(run: Run) -> list[Row]:
     return [] if run.passes_over(False) else outbox.measured()
 
 
-def _consumers(run: Run) -> list[Row]:
+def _consumers(name: str, run: Run) -> list[Row]:
     if run.quick:
-        return [] if run.passes_over(False) else consumers.measured(500, 2, 20_000)
-    return consumers.measured()
+        return [] if run.passes_over(False) else consumers.measured(name, 500, 2, 20_000)
+    return consumers.measured(name)
 
 
 def _import(run: Run) -> list[Row]:

@@ -19,6 +19,8 @@ field [TRIAL …]           real servers and processes, mistreated; all trials, 
   --engine NAME           sqlite, postgres, valkey, mariadb, etcd, dynamodb, mongodb or a broker; else all
   --portion N             with --full, only these portions of trials that are run in several
   --seed N                the chances of an earlier run again
+  --into FILE             write what was found into this file, as JSON
+  --publish FILE …        publish what is in these files, beside the other trials; runs nothing
   --list                  what trials there are
 """
 
@@ -102,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     field.add_argument("--list", action="store_true")
     field.add_argument("--portion", type=int, nargs="+", default=[], metavar="N")
     field.add_argument("--into", type=Path, help="write what was found here, as JSON")
+    field.add_argument("--publish", type=Path, nargs="+", default=[], metavar="FILE")
     return parser
 
 
@@ -176,6 +179,9 @@ def _field(asked: argparse.Namespace) -> int:
     if asked.list:
         for name, entry in TRIALS.items():
             print(f"{entry.method:4} {name:26} {entry.question}")
+        return 0
+    if asked.publish:
+        report.publish_trials(fields.written(asked.publish))
         return 0
     unknown = [name for name in asked.names if name not in TRIALS]
     if unknown:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from .field import Trial
 from .field.page import field_page, field_versions
@@ -18,7 +19,7 @@ from .parts import our_version
 from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally
 
-__all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "publish", "read"]
+__all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "publish", "publish_trials", "read"]
 
 ROOT = Path(__file__).parent.parent
 NUMBERS = ROOT / "lab" / "results" / "proof.json"
@@ -52,6 +53,25 @@ def publish(new: Proof, parts: Sequence[str]) -> None:
     proof.tried |= dict.fromkeys(parts, our_version())
     proof.versions |= {"python": platform.python_version(), "spin": version()}
     proof.versions |= field_versions(new.field)
+    _write(proof)
+
+
+def publish_trials(trials: Iterable[Trial]) -> None:
+    """Trials of the field that were run apart: each replaces the published one of its name and engine."""
+    proof = read(NUMBERS)
+    new: dict[tuple[str, str], Trial] = {}
+    for done in trials:
+        blank = replace(done, tried=0, counts={}, broken=[], notes=[], seconds=0.0)
+        whole = new.setdefault((done.name, done.engine), blank)
+        whole.version = whole.version or our_version()
+        whole.add(done)
+        whole.seconds += done.seconds
+    known = {(done.name, done.engine): done for done in proof.field} | new
+    proof.field = list(known.values())
+    _write(proof)
+
+
+def _write(proof: Proof) -> None:
     NUMBERS.parent.mkdir(exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=1) + b"\n"
     NUMBERS.write_bytes(text)

@@ -19,6 +19,7 @@ from twicesafe._core.outbox_requests import Message
 from twicesafe._runtime.adapting import for_threads
 from twicesafe.consumers import DeadLetters
 from twicesafe.consumers.sources import open_source
+from twicesafe.consumers.sources.kafka import KafkaSource
 from twicesafe.outbox.publishers import open_publisher
 
 from .consumer_worker import ORIGIN
@@ -30,6 +31,8 @@ class Broker:
     """A server with one queue, stream or topic for one trial."""
 
     engine: ClassVar[str]
+    modules: ClassVar[tuple[str, ...]]
+    """What a consumer of it imports. It is imported once, because workers start often."""
     settings: dict[str, str] = {}  # noqa: RUF012 - each kind of broker has its own
     variants: ClassVar[tuple[str, str]] = ("", "")
     keeps: bool = True
@@ -84,6 +87,7 @@ class Kafka(Broker):
     """A real one after `make kafka`. The mock cluster forgets its messages, and enforces no transactions."""
 
     engine = "kafka"
+    modules = ("confluent_kafka.admin", "twicesafe.outbox.publishers.kafka")
     variants = ("cooperative", "KIP-848")
     orders = True
 
@@ -132,6 +136,14 @@ class Kafka(Broker):
             places.setdefault(origin, []).append(f"{record.partition()}/{record.offset()}")
         return {origin: some for origin, some in places.items() if len(some) > 1}
 
+    def is_read(self) -> bool:
+        """The group's offsets are at the ends of the topic."""
+        return KafkaSource.open(self.source).standing().waiting == 0
+
+    def not_ended(self) -> int:
+        """Transactions that were reported as committed although a partition without a leader has no marker."""
+        return str(self.server.log()).count("while trying to send transaction markers")
+
     def went_back(self) -> list[str]:
         """Commits that moved an offset of the group back."""
         last: dict[str, int] = {}
@@ -150,6 +162,9 @@ class Kafka(Broker):
 
 class RedisStreams(Broker):
     engine = "valkey"
+    modules = (
+        "redis.asyncio", "twicesafe.consumers.sources.redis", "twicesafe.outbox.publishers.redis",
+    )  # fmt: skip
     settings: dict[str, str] = {"appendonly": "yes", "appendfsync": "always"}  # noqa: RUF012
 
     def _url(self, stream: str, group: str) -> str:
@@ -170,6 +185,7 @@ class RedisStreams(Broker):
 
 class JetStream(Broker):
     engine = "nats"
+    modules = ("nats", "twicesafe.consumers.sources.nats", "twicesafe.outbox.publishers.nats")
     topic = "SHOP.orders"
 
     def prepare(self) -> None:
@@ -193,6 +209,9 @@ class JetStream(Broker):
 
 class RabbitMq(Broker):
     engine = "rabbitmq"
+    modules = (
+        "aio_pika", "twicesafe.consumers.sources.rabbitmq", "twicesafe.outbox.publishers.rabbitmq",
+    )  # fmt: skip
     variants = ("quorum", "classic")
 
     def prepare(self) -> None:
@@ -224,6 +243,7 @@ class Sqs(Broker):
     """On an emulator, which forgets all when it restarts."""
 
     engine = "ministack"
+    modules = ("boto3", "twicesafe.consumers.sources.sqs", "twicesafe.outbox.publishers.sqs")
     variants = ("FIFO", "standard")
     keeps = False
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
+import signal
 import time
 import uuid
 from collections import Counter
@@ -25,8 +27,9 @@ from .consumer_brokers import Broker, Kafka
 from .consumer_worker import Job, Mode, work
 from .trial import Trial
 
-__all__ = ["WAITING", "Plant", "processes"]
+__all__ = ["POISON", "WAITING", "Plant", "processes"]
 
+POISON: Final = "poison-"
 WORKERS: Final = 3
 KEYS: Final = 12
 WAITING: Final = 60
@@ -76,7 +79,7 @@ class Plant:
                     raise
 
     def _message(self, is_poison: bool) -> Message:
-        key = f"poison-{uuid.uuid4().hex[:8]}" if is_poison else f"key-{self.rng.randrange(KEYS)}"
+        key = f"{POISON}{uuid.uuid4().hex[:8]}" if is_poison else f"key-{self.rng.randrange(KEYS)}"
         self.numbers[key] += 1
         id_ = f"{key}/{self.numbers[key]}"
         (self.poison if is_poison else self.sent).append(id_)
@@ -108,7 +111,13 @@ class Plant:
             victim = self.rng.choice(alive)
             victim.kill()
             victim.join()
+            self._note_kill(victim.pid)
             self.t.tried += 1
+
+    def _note_kill(self, process: int) -> None:
+        """In the file that has all starts, in their order."""
+        with self.ledger.open("a") as file:
+            file.write(f"killed - 0 - - {process}\n")
 
     def replace_one(self) -> None:
         """A worker leaves in good order and another one joins: the others' partitions change twice."""
@@ -159,13 +168,20 @@ class Plant:
         return [row[0] for row in found]
 
     def is_over_with_poison(self) -> bool:
-        """It is in the dead letters. (A start may be counted and not be in the ledger: a kill fell between.)"""
         return set(self.broker.dead()) >= set(self.poison)
+
+    def is_over(self) -> bool:
+        """Every message has its effect, or the broker says that it has none left: then some are lost."""
+        if set(self.done()) >= set(self.sent):
+            return True
+        return isinstance(self.broker, Kafka) and self.mode == "kafka" and self.broker.is_read()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         limit = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > limit:
+                for worker in self.workers:
+                    os.kill(worker.pid, signal.SIGUSR1)  # it shows where it is
                 raise AssertionError(f"{what}: not within {PATIENCE:g} s")
             self.keep_working()
             time.sleep(0.05)

@@ -2,11 +2,13 @@
 
 Every start is a line in a file that outlives the process: what started, as which attempt, why again, its position in the
 broker, and in which process.
+On SIGUSR1 it shows where each of its threads is.
 A poison message kills the process, every time; in Kafka transactions, where no store counts such deaths, it fails.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import time
@@ -40,6 +42,7 @@ class Job(msgspec.Struct, frozen=True):
 
 def work(job: Job) -> None:
     """Run until SIGTERM."""
+    faulthandler.register(signal.SIGUSR1)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # of the emulator
         os.environ.setdefault(name, "test")
     ledger = os.open(job.ledger, os.O_WRONLY | os.O_APPEND)

@@ -20,7 +20,7 @@ from typing import Final
 from tests.servers import launch
 
 from .consumer_brokers import BROKERS, Kafka, RedisStreams
-from .consumer_plant import WAITING, Plant, processes
+from .consumer_plant import POISON, WAITING, Plant, processes
 from .consumer_worker import MOST, Mode
 from .trial import Absent, Trial, trial
 
@@ -113,6 +113,7 @@ def _judge_transactions(plant: Plant) -> None:
     for origin, places in sorted(twice.items())[:SHOWN]:
         processes = [line[5] for line in plant.lines() if line[4] == origin]
         t.broke(f"{origin} is published at {places}, started by processes {processes}")
+    t.count("transactions that Kafka did not end in their partitions", broker.not_ended())
     back = broker.went_back()
     t.expect(not back, f"{len(back)} commits moved an offset back: {back[:SHOWN]}")
 
@@ -148,11 +149,38 @@ def _judge_dead_letters(plant: Plant, starts: dict[str, list[list[str]]]) -> Non
     for id_ in plant.poison:
         times = len(starts.get(id_, ()))
         t.expect(times <= MOST + uncounted, f"{id_} has started {times} times")
+        t.count("starts of poison that a death prevented", max(0, MOST - times))
+        if plant.mode == "lease":
+            for first, last, deaths in _gaps(plant.lines(), id_):
+                t.expect(
+                    deaths >= last - first + 1,
+                    f"{id_}: {deaths} deaths, and no start of attempts {first} to {last}",
+                )
+
+
+def _gaps(lines: list[list[str]], id_: str) -> Iterator[tuple[int, int, int]]:
+    """Attempts that were counted and have not started, from and to, and how many workers died meanwhile. A start is
+    counted before it is in the ledger, so a death in between leaves no line.
+
+    A worker dies by a kill, or by a poison message that it starts.
+    """
+    known, deaths = 0, 0
+    for what, started, attempt, *_ in lines:
+        if what == "start" and started == id_:
+            if int(attempt) > known + 1:
+                yield known + 1, int(attempt) - 1, deaths
+            known, deaths = int(attempt), 0
+        elif what == "killed" or (what == "start" and started.startswith(POISON)):
+            deaths += 1
+    if known < MOST:
+        yield known + 1, MOST, deaths
 
 
 @contextlib.contextmanager
 def _plant(t: Trial, mode: Mode) -> Iterator[Plant]:
-    processes.set_forkserver_preload(["lab.field.consumer_worker", "psycopg"])
+    store = ("psycopg", "twicesafe._engines.postgresql.store")
+    modules = ["lab.field.consumer_worker", *store, *BROKERS[t.engine].modules]
+    processes.set_forkserver_preload(modules)
     with launch("postgres") as postgres, tempfile.TemporaryDirectory() as folder:
         broker = BROKERS[t.engine](t.portion)
         if mode == "transaction":
@@ -172,8 +200,7 @@ def _try(t: Trial, mode: Mode) -> None:
         plant.send(WAITING, poison=t.size(1, 10))
         plant.keep_working()
         _mistreated(plant, _blows(plant))
-        everything = set(plant.sent)
-        plant.until(lambda: set(plant.done()) >= everything, "some messages are never done")
+        plant.until(plant.is_over, "some messages are never done")
         plant.until(plant.is_over_with_poison, "poison goes on")
         plant.stop()
         _judge(plant)

@@ -42,7 +42,8 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
         return []
     broken = [done for done in trials if done.broken]
     seeds = sorted({done.seed for done in trials})
-    size = "full size" if all(done.full for done in trials) else "the small size of CI"
+    small = any(not done.full for done in trials)
+    size = "the small size of CI, unless a trial says otherwise" if small else "full size"
     lines = [
         "## Trials on real servers",
         "",
@@ -63,7 +64,7 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
         if not some:
             continue
         lines += [
-            f"**{name[:1].upper()}{name[1:]}.** {entry.question}",
+            f"**{name[:1].upper()}{name[1:]}.** {entry.question}{_apart(some) if small else ''}",
             "",
             f"| | {entry.unit} | broken | counted | s |",
             "|---|---|---|---|---|",
@@ -72,6 +73,13 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
             *_notes(some),
         ]
     return lines
+
+
+def _apart(some: Sequence[Trial]) -> str:
+    """What is said of trials that were run apart from the others."""
+    versions = sorted({done.version for done in some if done.version})
+    size = " Full size." if all(done.full for done in some) else ""
+    return size + (f" Tried on {', '.join(versions)}." if versions else "")
 
 
 def _row(done: Trial) -> str:

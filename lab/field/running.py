@@ -22,7 +22,7 @@ import msgspec
 from ..parts import Parts
 from .trial import TRIALS, Trial, new_trial, run_trial
 
-__all__ = ["ENGINES", "a_seed", "in_processes", "run_here", "told", "totals"]
+__all__ = ["ENGINES", "a_seed", "in_processes", "run_here", "told", "totals", "written"]
 
 ENGINES: Final = (
     "dynamodb", "mongodb", "etcd", "mariadb", "postgres", "valkey", "kafka", "rabbitmq", "nats", "ministack",
@@ -116,6 +116,13 @@ def _kept(name: str, engine: str, seed: int, full: bool, parts: Parts, portion: 
     )
     told(found)
     return found
+
+
+def written(files: Iterable[Path]) -> list[Trial]:
+    """What `run_here` has written into these files."""
+    return [
+        done for file in files for done in msgspec.json.decode(file.read_bytes(), type=list[Trial])
+    ]
 
 
 def told(done: Trial) -> bool:

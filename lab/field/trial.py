@@ -56,6 +56,8 @@ class Trial(msgspec.Struct):
     skipped: str = ""
     portion: int = 0
     """Which portion of the whole this is, from 1; 0: the whole."""
+    version: str = ""
+    """What was tried, if it is not the version of all trials."""
 
     @property
     def rng(self) -> random.Random:

@@ -394,6 +394,24 @@ class Polling:
         self._thread.join()
 
 
+def test_nothing_is_taken_from_partitions_that_are_being_revoked(
+    topic: Topic, open_source: Callable[..., KafkaSource]
+):
+    topic.put("a")
+    first, second = open_source(**EAGER), open_source(**EAGER)
+    taken: list[list[Received]] = []
+
+    def revoke(partitions: frozenset[str]) -> None:
+        taken.append(first.fetch(10, 0))
+        first.release(partitions)
+
+    first.listen(revoke)
+    first.give_back(receipts(fetched(first, 1)), 0.0)  # it is ready to be taken again
+    with Polling(first):
+        joined(second)
+    assert taken[0] == []
+
+
 def test_a_revocation_waits_no_longer_than_kafka_allows(
     topic: Topic, open_source: Callable[..., KafkaSource]
 ):

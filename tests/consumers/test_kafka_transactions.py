@@ -363,6 +363,56 @@ def test_an_answer_that_is_lost_is_found_out(
 
 
 @pytest.mark.usefixtures("needs_real")
+def test_a_confirmed_transaction_that_kafka_loses_is_handled_again(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+):
+    """The field found it: a broker that starts may confirm a transaction and never end it in its partitions. It
+    is then aborted with the producer's next one."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    class Forgetful:
+        """Confirms its first transaction, which is aborted; the second one fails."""
+
+        def __init__(self, producer: Any) -> None:
+            self._producer = producer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._producer, name)
+
+        def commit_transaction(self, timeout: float) -> None:
+            commits.append(1)
+            if len(commits) == 1:
+                self._producer.abort_transaction(timeout)
+            elif len(commits) == 2:
+                raise KafkaException(KafkaError(KafkaError._STATE, "x", txn_requires_abort=True))
+            else:
+                self._producer.commit_transaction(timeout)
+
+    commits: list[int] = []
+    connect = TransactionalMember._connect
+
+    def forgetful(member: Any) -> bool:
+        done = connect(member)
+        if not isinstance(member._producer, Forgetful):
+            member._producer = Forgetful(member._producer)
+        return done
+
+    monkeypatch.setattr(TransactionalMember, "_connect", forgetful)
+    topic.put(*map(str, range(5)))
+    later = list(map(str, range(5, 10)))
+
+    def is_done() -> bool:
+        if commits and later:
+            topic.put(*later)
+            later.clear()
+        return topic.committed() == {f"{topic.name}/0": 10}
+
+    with Consumer.open(url_of(topic)) as consumer:
+        handle_all(consumer, copier(topic), is_done)
+    assert sorted(texts(topic, out_of(topic))) == sorted(map(str, range(10)))
+
+
+@pytest.mark.usefixtures("needs_real")
 def test_a_request_that_never_ends_is_given_up_and_fenced(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ):
@@ -392,7 +442,7 @@ def test_a_request_that_never_ends_is_given_up_and_fenced(
         return done
 
     monkeypatch.setattr(TransactionalMember, "_connect", hanging)
-    monkeypatch.setattr(_kafka_transactions, "GRACE", 3 - _kafka_transactions.ANSWER)
+    monkeypatch.setattr(_kafka_transactions, "OFFSETS", 3.0)
     topic.put(*map(str, range(10)))
     with Consumer.open(url_of(topic)) as consumer:
         all_of_them = {f"{topic.name}/0": 10}

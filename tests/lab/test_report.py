@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from lab import report
 from lab.__main__ import PARTS
+from lab.field.trial import new_trial
 from lab.mutants import MUTANTS
 from lab.simulation import STUDIES
 from lab.simulation.campaign import Found
@@ -45,6 +46,35 @@ def test_a_part_is_published_beside_the_others(monkeypatch: pytest.MonkeyPatch, 
     later = found.tried.pop("relays")
     assert set(found.tried.values()) == {"an earlier version"}
     assert f"- {later}: relays\n" in report.PAGE.read_text("utf-8")
+
+
+def test_trials_that_were_run_apart_replace_their_own_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(report, "NUMBERS", tmp_path / "proof.json")
+    monkeypatch.setattr(report, "PAGE", tmp_path / "proof.md")
+    old = report.read(report.ROOT / "lab" / "results" / "proof.json")
+    report.NUMBERS.write_bytes(msgspec.json.encode(old))
+    portions = []
+    for tried in (3, 4):
+        portion = new_trial("soak", "sqlite", 1, True)
+        portion.tried, portion.seconds = tried, 1.5
+        portion.count("portions")
+        portions.append(portion)
+    portions[1].broke("something")
+    report.publish_trials(portions)
+    found = report.read(report.NUMBERS)
+    (row,) = [done for done in found.field if (done.name, done.engine) == ("soak", "sqlite")]
+    assert (row.tried, row.seconds, row.broken, row.counts) == (
+        7,
+        3.0,
+        ["something"],
+        {"portions": 2},
+    )
+    assert len(found.field) == len(old.field)
+    page = report.PAGE.read_text("utf-8")
+    assert "1 of them broken" in page
+    assert page == report.as_markdown(found)
 
 
 def test_a_page_does_not_hide_what_broke():

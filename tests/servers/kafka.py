@@ -117,7 +117,11 @@ class RealKafka(Kafka):
     def _program(self, main: str, *words: str) -> Sequence[str]:
         # Small and quick to start; it serves a few tests.
         machine = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        logging = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        logging = [
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            # It tells of transactions that it does not end.
+            "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction.TransactionMarkerChannelManager=info",
+        ]
         return [self._java, *machine, *logging, "-cp", f"{FETCHED / 'jars'}/*", main, *words]
 
     def prepare(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import queue
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from .._core.consuming.state import (
 from .._core.driving import drive, drive_async
 from .blocking import BlockingFlowRun, BlockingRuntime
 from .event_loop import EventLoopFlowRun, EventLoopRuntime
+from .handler_threads import HandlerThreads
 
 __all__ = ["AsyncConsumerRunner", "ConsumerRunner"]
 
@@ -60,7 +62,7 @@ class ConsumerRunner:
         self._state, self._source, self._runtime = state, source, runtime
         self.report, self.ended = state.report, False
         self._happened: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._handlers = ThreadPoolExecutor(state.concurrency, "twicesafe-consumer")
+        self._handlers = HandlerThreads(state.concurrency, "twicesafe-consumer")
         self._fetcher = ThreadPoolExecutor(1, "twicesafe-fetch")
         self._acts: dict[type, Callable[[Any], Any]] = {
             FetchMessages: self._fetch,
@@ -84,7 +86,7 @@ class ConsumerRunner:
         finally:
             self.ended = True
             run.end()
-            self._handlers.shutdown(wait=False, cancel_futures=True)
+            self._handlers.close()
             self._fetcher.shutdown(wait=False)
 
     def stop(self) -> None:
@@ -114,8 +116,10 @@ class ConsumerRunner:
 
     def _start(self, command: Start) -> None:
         self._run.hold_all(_claims(command))
-        for number, job in command.jobs:
-            self._handlers.submit(contextvars.copy_context().run, self._work, number, job)
+        copy = contextvars.copy_context
+        self._handlers.run(
+            functools.partial(copy().run, self._work, number, job) for number, job in command.jobs
+        )
 
     def _work(self, number: int, job: Invoke | Detach) -> None:
         self._happened.put(HandlerEnded(number, self._run._run_job(job)))

@@ -16,7 +16,7 @@ changes nothing, so a late worker never commits for a partition that is not ours
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = ["Prefix", "Prefixes"]
 
@@ -24,13 +24,17 @@ __all__ = ["Prefix", "Prefixes"]
 class Prefix:
     """The unsettled offsets of one partition, during one assignment."""
 
-    __slots__ = ("_committed", "_next", "_unsettled", "is_open")
+    __slots__ = ("_committed", "_next", "_unsettled", "confirmed", "first", "is_open")
 
     def __init__(self) -> None:
         self._unsettled: OrderedDict[int, None] = OrderedDict()
         self._next: int | None = None
         """The offset after the last fetched one; None: nothing was fetched."""
         self._committed: int | None = None
+        self.first: int | None = None
+        """The offset of the first message."""
+        self.confirmed: int | None = None
+        """The offset that the broker has accepted last."""
         self.is_open = True
 
     def fetch(self, offset: int) -> bool:
@@ -38,7 +42,7 @@ class Prefix:
         if self._next is not None and offset < self._next:
             return False
         if self._next is None:
-            self._committed = offset  # the group starts here
+            self._committed = self.first = offset  # the group starts here
         self._next = offset + 1
         self._unsettled[offset] = None
         return True
@@ -56,7 +60,7 @@ class Prefix:
 
     def commit(self, offset: int) -> None:
         """The broker has accepted this offset."""
-        self._committed = offset
+        self._committed = self.confirmed = offset
 
     def has_unsettled(self) -> bool:
         return bool(self._unsettled)
@@ -97,6 +101,14 @@ class Prefixes:
         names = self._open if partitions is None else [p for p in partitions if p in self._open]
         found = [(name, self._open[name], self._open[name].due()) for name in names]
         return [(name, prefix, offset) for name, prefix, offset in found if offset is not None]
+
+    def lost(self, offsets: Mapping[str, int]) -> dict[str, int]:
+        """Partitions of which the broker has confirmed more than these offsets, and where each goes on."""
+        return {
+            name: max(offsets[name], prefix.first or 0)
+            for name, prefix in self._open.items()
+            if prefix.confirmed is not None and offsets[name] < prefix.confirmed
+        }
 
     def partitions(self) -> frozenset[str]:
         return frozenset(self._open)

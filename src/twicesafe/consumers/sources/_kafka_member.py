@@ -291,8 +291,10 @@ class KafkaMember:
             self._tell(names)
 
     def _tell(self, names: frozenset[str]) -> None:
+        """Nothing of these partitions is taken from now on: what was fetched comes to their next member."""
         with self._changed:
             self._released -= names
+            self._ready = [received for received in self._ready if received.partition not in names]
         if self._revoke is None:
             self.release(names)
         else:

@@ -13,6 +13,11 @@ first one, whose consumer then ends with `ConfigurationError`.
 **Unknown outcomes.** If the answer to a commit is lost, the producer is replaced. Its first request
 makes Kafka end the old transaction, and then the group's offsets tell whether it was committed.
 
+**Lost transactions.** A broker whose partitions have no leader while it starts (Kafka 4.3 on one node) may report
+a transaction as committed and never end it in its partitions. The producer's next transaction ends it with its own: if
+that is aborted, both are. So after each abort the group's offsets are compared with those that Kafka has confirmed.
+What is missing is handled again.
+
 **Starts.** The first message of a partition waits until the group's offset confirms it (`_kafka_offsets`).
 
 **Refusals.** If Kafka refuses one of the published messages (too large, not allowed), the messages are
@@ -42,8 +47,8 @@ __all__ = ["TransactionalMember"]
 ANSWER: Final = 15.0
 """Seconds for one request of a transaction."""
 
-GRACE: Final = 1.0
-"""Seconds beyond that until a request is given up that should have ended by itself."""
+OFFSETS: Final = 4.0
+"""Seconds until the request that adds offsets is given up. It is longer, up to `ANSWER`, after each time."""
 
 AGAIN: Final = 0.2
 """Seconds until a failed request of the member's own is tried again."""
@@ -74,6 +79,11 @@ class TransactionalMember(KafkaMember):
         self._producer: Any = None
         self._in_doubt: Due = []
         """A transaction that may have been committed."""
+        self._is_stable = config["isolation.level"] == "read_committed"
+        """Kafka waits for open transactions before it tells the group's offsets."""
+        self._is_unsure = False
+        """A transaction was aborted: an earlier one may have been aborted with it (see above)."""
+        self._offsets_within = OFFSETS
         self._processed, self._topics = processed, topics
         self._final: Exception | None = None
         """Why this member can no longer commit."""
@@ -249,22 +259,39 @@ class TransactionalMember(KafkaMember):
         return due, [(name, one) for name, _, _, one in work]
 
     def _connect(self) -> bool:
-        """A producer that may begin a transaction; True: the one in doubt had been committed."""
+        """A producer that may begin a transaction; True: what is due has changed, because the one in doubt had
+        been committed, or because one that Kafka had confirmed was not."""
         if self._producer is None:
             from confluent_kafka import Producer
 
             producer: Any = Producer(dict(self._producing))
             producer.init_transactions(ANSWER)
             self._producer = producer
-        doubtful, self._in_doubt = self._in_doubt, []
-        if not doubtful:
+        if not self._in_doubt and not self._is_unsure:
             return False
-        self._in_doubt = doubtful  # until it is known
-        found = committed_offsets(self._consumer, [name for name, _, _ in doubtful], ANSWER)
-        done = [one for one in doubtful if found[one[0]] >= one[2]]
-        self._in_doubt = []
+        names = {name for name, _, _ in self._in_doubt} | self.partitions()
+        found = committed_offsets(self._consumer, names, ANSWER) if names else {}
+        done = [one for one in self._in_doubt if found[one[0]] >= one[2]]
         self._committed(done)
-        return bool(done)
+        with self._changed:
+            lost = self._prefixes.lost(found) if self._is_stable else {}
+        for name, offset in lost.items():
+            self._handle_again(name, offset)
+        self._in_doubt, self._is_unsure = [], False
+        return bool(done or lost)
+
+    def _handle_again(self, partition: str, offset: int) -> None:
+        """Kafka has lost a transaction that it had confirmed: this partition goes on behind the last one that
+        it has. Messages that run are not committed."""
+        from confluent_kafka import TopicPartition
+
+        names = frozenset({partition})
+        self._consumer.seek(TopicPartition(*place_of(partition), offset))
+        self._give_up(names)
+        if not self._closing:
+            self._tell(names)
+        with self._changed:
+            self._prefixes.assign(names)
 
     def _transact(
         self, due: Due, work: list[tuple[str, Publication]], refused: list[tuple[Publication, Any]]
@@ -292,7 +319,11 @@ class TransactionalMember(KafkaMember):
 
     def _within(self, request: Callable[..., None], *given: Any) -> None:
         """Make a request that librdkafka may never end, whatever its time limit, if the group's coordinator goes
-        away meanwhile (librdkafka issue 5456). Then the producer is left alone, and its successor fences it."""
+        away meanwhile (librdkafka issue 5456). Then the producer is left alone, and its successor fences it.
+
+        After a restart of the broker this is the rule, and all partitions of this member wait meanwhile. So the
+        first time limit is short, and the next ones are longer, for a broker that is slow.
+        """
         from confluent_kafka import KafkaError, KafkaException
 
         ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -307,12 +338,14 @@ class TransactionalMember(KafkaMember):
 
         threading.Thread(target=make, name="twicesafe-kafka-offsets", daemon=True).start()
         try:
-            error = ended.get(timeout=ANSWER + GRACE)
+            error = ended.get(timeout=self._offsets_within)
         except queue.Empty:
             self._producer = None
+            self._offsets_within = min(2 * self._offsets_within, ANSWER)
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
         if error is not None:
             raise error
+        self._offsets_within = OFFSETS
 
     def _produce(
         self, one: Publication | None, refused: list[tuple[Publication, Any]], **record: Any
@@ -354,6 +387,7 @@ class TransactionalMember(KafkaMember):
             )
         if self._final is not None:
             return self._final
+        self._is_unsure = True
         self._abort(error)
         if name in IN_FLUX:
             return None

@@ -1,0 +1,80 @@
+"""The threads of a blocking consumer's handlers: as few of them work as the handlers leave idle.
+
+A thread that takes a job wakes one more thread if there are more jobs, and then runs its own. A handler that waits
+(for a server, a file) leaves the interpreter to the thread that was woken, which takes the next job, and so on: all
+jobs wait at the same time. A handler that does not wait has ended before the other thread gets its turn, so
+one thread does all the work, without the cost of switching to another thread for each message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+__all__ = ["HandlerThreads"]
+
+Job = Callable[[], None]
+
+
+class HandlerThreads:
+    """Up to `most` threads, which are started when they are needed. A job must not raise."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._jobs: deque[Job] = deque()
+        self._turn = threading.Semaphore(0)
+        self._lock = threading.Lock()  # guards what follows
+        self._started = self._idle = 0
+        self._is_coming = False
+        """A thread was woken or started, and has not looked for a job yet."""
+        self._is_closed = False
+
+    def run(self, jobs: Iterable[Job]) -> None:
+        self._jobs.extend(jobs)
+        self._wake()
+
+    def close(self) -> None:
+        """Drop jobs that have not begun. Threads end after the jobs that they run."""
+        with self._lock:
+            self._is_closed = True
+            self._jobs.clear()
+            for _ in range(self._idle):
+                self._turn.release()
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._is_coming or self._is_closed or not self._jobs:
+                return
+            if self._idle:
+                self._idle -= 1
+                self._turn.release()
+            elif self._started < self._most:
+                self._started += 1
+                name = f"{self._name}_{self._started}"
+                threading.Thread(target=self._work, name=name).start()
+            else:
+                return
+            self._is_coming = True
+
+    def _work(self) -> None:
+        jobs = self._jobs
+        while True:
+            with self._lock:
+                self._is_coming = False
+            while jobs:
+                try:
+                    job = jobs.popleft()
+                except IndexError:
+                    break
+                if jobs and not self._is_coming:
+                    self._wake()
+                job()
+                del job
+            with self._lock:
+                if self._is_closed:
+                    return
+                if jobs:
+                    continue
+                self._idle += 1
+            self._turn.acquire()
