@@ -31,8 +31,8 @@ def encrypting() -> Iterator[Case]:
                 f"encryption/{driver.id}/{what}",
                 "Encryption: a call on Valkey with a key ring, of the call without",
                 f"{driver.mode}, {what}",
-                partial(_called, driver, FLOOR, False),
-                partial(_called, driver, ours.NAME, True),
+                partial(called, driver, FLOOR, False),
+                partial(called, driver, ours.NAME, True),
                 mode=driver.mode,
                 fresh=what == "first",
                 target=TARGET,
@@ -41,7 +41,7 @@ def encrypting() -> Iterator[Case]:
             )
 
 
-def _called(driver: Driver, name: str, encrypted: bool, folder: Path) -> Contestant:
+def called(driver: Driver, name: str, encrypted: bool, folder: Path) -> Contestant:
     policy, handler = Policy(), driver.handler
     if encrypted:
         from twicesafe.encryption import KeyRing

@@ -2,17 +2,16 @@
 
 It writes the figures and the losing cases into docs/how-to/near-duplicates.md, and prints the time per request. The set
 is the same on every machine: five kinds of pairs, 2,000 each, from requests that people and agents write.
-``… embeddings`` prints the same rates for a model of meanings (it needs ``pip install wordllama``).
+`near_duplicates_held_out` compares words and meaning on pairs that had no part in the choice of thresholds.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from twicesafe import Key
 from twicesafe.similar import NearDuplicates
@@ -22,6 +21,15 @@ START, END = "<!-- figures -->\n", "<!-- /figures -->\n"
 EACH = 2000
 DEFAULT = 0.6
 THRESHOLDS = (0.3, 0.4, 0.5, DEFAULT, 0.7, 0.8, 0.9)
+
+
+class World(NamedTuple):
+    """What the requests of a set are made of."""
+
+    names: list[str]
+    purposes: list[str]
+    intents: dict[str, list[str]]
+    """Each list: one intention, in words that people and agents really vary."""
 
 
 class Facts(NamedTuple):
@@ -78,7 +86,6 @@ PURPOSES = [
     "a replacement laptop", "the spring campaign", "server hosting", "the team dinner", "legal advice", "packaging material",
 ]  # fmt: skip
 
-# Each list: one intention, in words that people and agents really vary.
 INTENTS: dict[str, list[str]] = {
     "pay": [
         "Pay {amount} to {name} for invoice {invoice}, due {date}, for {purpose}.",
@@ -109,14 +116,17 @@ INTENTS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-def pairs(seed: int = 17) -> list[Pair]:
-    """The set: five kinds, `EACH` of them."""
+PAYMENTS = World(NAMES, PURPOSES, INTENTS)
+
+
+def pairs(seed: int = 17, world: World = PAYMENTS, each: int = EACH) -> list[Pair]:
+    """The set: five kinds, `each` of them."""
     dice = random.Random(seed)
-    return [make(dice) for make in KINDS for _ in range(EACH)]
+    return [make(dice, world) for make in KINDS for _ in range(each)]
 
 
-def _facts(dice: random.Random) -> Facts:
-    name, other = dice.sample(NAMES, 2)
+def _facts(dice: random.Random, world: World) -> Facts:
+    name, other = dice.sample(world.names, 2)
     cents = dice.choice((0, 0, 50, 99, dice.randrange(100)))
     return Facts(
         f"{dice.randrange(1, 20_000)}.{cents:02}",
@@ -125,7 +135,7 @@ def _facts(dice: random.Random) -> Facts:
         name,
         other,
         (2026, dice.randrange(1, 13), dice.randrange(1, 29)),
-        dice.choice(PURPOSES),
+        dice.choice(world.purposes),
     )
 
 
@@ -150,63 +160,65 @@ def _said(template: str, facts: Facts, dice: random.Random) -> str:
     )  # fmt: skip
 
 
-def _retry(dice: random.Random) -> Pair:
+def _retry(dice: random.Random, world: World) -> Pair:
     """The same text, or typed again: spaces, final dot, a greeting, letters of another size."""
-    facts = _facts(dice)
-    template = dice.choice(INTENTS[dice.choice(list(INTENTS))])
+    facts = _facts(dice, world)
+    template = dice.choice(world.intents[dice.choice(list(world.intents))])
     first = _said(template, facts, dice)
     again = dice.choice((first, first + " Thanks!", "Hi, " + first, "  ".join(first.split()), first.rstrip("."), first.upper(), first.lower(), _said(template, facts, dice)))  # fmt: skip
     return Pair("retried or typed again", True, first, again)
 
 
-def _reworded(dice: random.Random) -> Pair:
-    facts = _facts(dice)
-    one, two = dice.sample(INTENTS[dice.choice(list(INTENTS))], 2)
+def _reworded(dice: random.Random, world: World) -> Pair:
+    facts = _facts(dice, world)
+    one, two = dice.sample(world.intents[dice.choice(list(world.intents))], 2)
     return Pair("in other words", True, _said(one, facts, dice), _said(two, facts, dice))
 
 
-def _other_amount(dice: random.Random) -> Pair:
-    facts = _facts(dice)
+def _other_amount(dice: random.Random, world: World) -> Pair:
+    facts = _facts(dice, world)
     amount = float(facts.amount)
     another = dice.choice((amount + 1, amount * 10, amount + 0.01, amount + 1000))
-    return _changed("another amount or date", dice, facts, [
+    return _changed("another amount or date", dice, world, facts, [
         facts._replace(amount=f"{another:.2f}"),
         facts._replace(currency={"EUR": "USD", "USD": "GBP", "GBP": "EUR"}[facts.currency]),
         facts._replace(date=(facts.date[0], facts.date[1], facts.date[2] % 28 + 1)),
     ])  # fmt: skip
 
 
-def _other_invoice(dice: random.Random) -> Pair:
-    facts = _facts(dice)
+def _other_invoice(dice: random.Random, world: World) -> Pair:
+    facts = _facts(dice, world)
     last = facts.invoice[-1]
-    return _changed("another invoice or payee", dice, facts, [
+    return _changed("another invoice or payee", dice, world, facts, [
         facts._replace(invoice=facts.invoice[:-1] + str((int(last) + 1) % 10)),
         facts._replace(name=facts.other),
     ])  # fmt: skip
 
 
-def _changed(kind: str, dice: random.Random, facts: Facts, others: list[Facts]) -> Pair:
-    intent = INTENTS[dice.choice(list(INTENTS))]
+def _changed(
+    kind: str, dice: random.Random, world: World, facts: Facts, others: list[Facts]
+) -> Pair:
+    intent = world.intents[dice.choice(list(world.intents))]
     one = dice.choice(intent)
     two = dice.choice((one, one, dice.choice(intent)))
     return Pair(kind, False, _said(one, facts, dice), _said(two, dice.choice(others), dice))
 
 
-def _other_action(dice: random.Random) -> Pair:
+def _other_action(dice: random.Random, world: World) -> Pair:
     """All values are equal, but something else is asked for, or it is for something else."""
-    facts = _facts(dice)
-    one, two = dice.sample(list(INTENTS), 2)
-    template = dice.choice(INTENTS[one])
+    facts = _facts(dice, world)
+    one, two = dice.sample(list(world.intents), 2)
+    template = dice.choice(world.intents[one])
     first = _said(template, facts, dice)
     if dice.random() < 0.3:
-        purpose = dice.choice([p for p in PURPOSES if p != facts.purpose])
+        purpose = dice.choice([p for p in world.purposes if p != facts.purpose])
         second = _said(template, facts._replace(purpose=purpose), dice)
     else:
-        second = _said(dice.choice(INTENTS[two]), facts, dice)
+        second = _said(dice.choice(world.intents[two]), facts, dice)
     return Pair("another action or purpose", False, first, second)
 
 
-KINDS: tuple[Callable[[random.Random], Pair], ...] = (
+KINDS: tuple[Callable[[random.Random, World], Pair], ...] = (
     _retry,
     _reworded,
     _other_amount,
@@ -215,9 +227,9 @@ KINDS: tuple[Callable[[random.Random], Pair], ...] = (
 )
 
 
-def judged(found: list[Pair]) -> list[Pair]:
+def judged(found: list[Pair], prose: Literal["words", "meaning"] = "words") -> list[Pair]:
     """Each pair with the score that `NearDuplicates` gives it."""
-    near = NearDuplicates(threshold=1e-9, per_scope=2)
+    near = NearDuplicates(prose=prose, threshold=1e-9, per_scope=2)
     scored = []
     for at, pair in enumerate(found):
         near.compare(Key("first", (str(at),)), pair.first)
@@ -270,15 +282,15 @@ def _shown(some: list[Pair]) -> list[str]:
     ] or ["- none"]
 
 
-def page(text: str, made: str) -> str:
+def page(text: str, made: str, start: str = START, end: str = END) -> str:
     """The page with these figures."""
-    before, _, rest = text.partition(START)
-    return before + START + made + END + rest.partition(END)[2]
+    before, _, rest = text.partition(start)
+    return before + start + made + end + rest.partition(end)[2]
 
 
-def cost(found: list[Pair]) -> float:
+def cost(found: list[Pair], prose: Literal["words", "meaning"] = "words") -> float:
     """Microseconds of processor time per request, in a window that is full."""
-    near = NearDuplicates()
+    near = NearDuplicates(prose=prose)
     texts = [text for pair in found for text in (pair.first, pair.second)]
     keys = [Key(str(at), (str(at % 100),)) for at in range(len(texts))]
     began = time.process_time()
@@ -287,29 +299,8 @@ def cost(found: list[Pair]) -> float:
     return (time.process_time() - began) / len(texts) * 1e6
 
 
-def embedded(scored: list[Pair]) -> list[Pair]:
-    """The same pairs, scored by meaning where the values are equal. The weights of this model are in its wheel."""
-    import wordllama
-
-    place = Path(wordllama.__file__).parent
-    model = wordllama.WordLlama.load(cache_dir=place, disable_download=True)
-    equal = [pair for pair in scored if pair.score is not None]
-    one, other = (
-        model.embed([pair[side] for pair in equal], norm=True)
-        for side in (Pair._fields.index("first"), Pair._fields.index("second"))
-    )
-    likeness = iter((one * other).sum(axis=1).tolist())
-    return [pair if pair.score is None else pair._replace(score=next(likeness)) for pair in scored]
-
-
 def main() -> None:
     found = pairs()
-    if "embeddings" in sys.argv[1:]:
-        by_meaning = embedded(judged(found))
-        for threshold in THRESHOLDS:
-            precision, recall = rates(by_meaning, threshold)
-            print(f"{threshold}: precision {precision:.1%}, recall {recall:.1%}")
-        return
     scored = judged(found)
     PAGE.write_text(page(PAGE.read_text("utf-8"), figures(scored)), "utf-8")
     print(figures(scored))

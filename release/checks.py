@@ -156,15 +156,7 @@ def check_licences(root: Path, _: Path) -> str:
 
 def check_pages(root: Path, _: Path) -> str:
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "tests/house/test_reference.py",
-        ],
+        [sys.executable, "-m", "pytest", "-q", "tests/house/test_reference.py"],
         cwd=root,
         capture_output=True,
         text=True,

@@ -10,6 +10,8 @@ A user pressed twice and the form made two keys; an agent said the same in other
 runs both, and this module changes nothing about that: it only says so. Amounts, numbers, dates, ids and names must be
 equal; prose may differ. What it finds is the event `NearDuplicate`, a metric, and a call of ``ask_user``.
 
+``prose="meaning"`` compares prose by a small embedding model in place of its words (the extra ``semantic``).
+
 It is in no decision path. It keeps its window in this process, holds no readable text, and its own failures are
 logged and harm no call.
 """
@@ -22,11 +24,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
 
 from ._core.handler_profile import profile_of
 from ._core.similarity.reading import read_request
 from ._core.similarity.window import SimilarityWindow
+from ._runtime.embedding import load_embedding
 from ._values.context import current_key
 from ._values.keys import Key, KeyLike, as_key
 from ._values.settings import Duration, expect, seconds
@@ -39,13 +42,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _log: Final = logging.getLogger("twicesafe")
+_THRESHOLDS: Final = {"words": 0.6, "meaning": 0.83}
 
 
 class NearDuplicates:
     """Compares each new request with the recent ones of its scope. Thread-safe; one per process.
 
-    ``window``: how long a request is remembered. ``threshold``: report pairs whose prose is at least this similar,
-    from 0 to 1. ``per_scope``, ``total``: how many requests are remembered. ``ask_user``: called with each
+    ``window``: how long a request is remembered. ``prose``: compare prose by its words or by its meaning, which needs
+    the extra ``semantic``. ``threshold``: report pairs whose prose is at least this similar, from 0 to 1; unless
+    told, 0.6 for words and 0.83 for meaning. ``per_scope``, ``total``: how many requests are remembered. ``ask_user``: called with each
     `NearDuplicate`, in the caller's thread, so it must be quick; what it returns is ignored.
     """
 
@@ -53,7 +58,8 @@ class NearDuplicates:
         self,
         *,
         window: Duration = 600,
-        threshold: float = 0.6,
+        prose: Literal["words", "meaning"] = "words",
+        threshold: float | None = None,
         per_scope: int = 200,
         total: int = 10_000,
         observers: Sequence[Observer] = (),
@@ -62,6 +68,8 @@ class NearDuplicates:
     ) -> None:
         length = seconds(window, "window")
         expect(length > 0, "window", window, "use more than 0 seconds")
+        expect(prose in _THRESHOLDS, "prose", prose, "use words or meaning")
+        threshold = _THRESHOLDS[prose] if threshold is None else threshold
         expect(_is_share(threshold), "threshold", threshold, "use more than 0 and at most 1")
         for name, limit in (("per_scope", per_scope), ("total", total)):
             expect(_is_count(limit), name, limit, "use 1 or more")
@@ -69,6 +77,7 @@ class NearDuplicates:
             raise ConfigurationError(
                 "ask_user must be a plain function: let it put the pair into a queue of yours"
             )
+        self._embed = None if prose == "words" else load_embedding()
         self._window = SimilarityWindow(length, threshold, per_scope, total)
         told: tuple[Observer, ...] = () if ask_user is None else (ask_user,)  # type: ignore[assignment]
         self._notify = notifier((*observers, *told))
@@ -93,7 +102,7 @@ class NearDuplicates:
             return None
 
     def _compare(self, key: Key, request: object) -> NearDuplicate | None:
-        reading = read_request(request)
+        reading = read_request(request, self._embed)
         if reading is None:
             if not self._said_unread:
                 self._said_unread = True

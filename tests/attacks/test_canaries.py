@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.line import Line, line  # noqa: F401 - a fixture
+from tests.logged import logged
 from twicesafe import AsyncReceiver, Key, Policy, Receiver, StoreUnavailableError, current_claim
 from twicesafe._core.protocol import ClaimRequest
 from twicesafe._engines.sqlite import SqliteStore
@@ -76,8 +77,7 @@ def cage(caplog: pytest.LogCaptureFixture) -> Iterator[Cage]:
     caplog.set_level(logging.DEBUG)
     made = Cage()
     yield made
-    made.heap += [record.getMessage() for record in caplog.records]
-    made.heap += [str(record.exc_text or "") for record in caplog.records]
+    made.heap.append(logged(caplog).decode())
     assert made.birds() == set(), [t for t in made.heap if any(c in t for c in CANARIES)][:4]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.logged import logged
 from twicesafe import Policy, Receiver, RememberedFailureError
 from twicesafe.encryption import KeyRing
 
@@ -47,7 +48,7 @@ def found(folder: Path) -> set[str]:
 def quiet(caplog: pytest.LogCaptureFixture) -> Any:
     caplog.set_level(logging.DEBUG)
     yield
-    assert not any(canary in caplog.text for canary in (RESULT, FAILURE))
+    assert not any(canary.encode() in logged(caplog) for canary in (RESULT, FAILURE))
 
 
 @pytest.mark.attack("D17")

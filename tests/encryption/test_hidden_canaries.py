@@ -1,10 +1,12 @@
-"""No key and no scope is readable anywhere: files, write-ahead logs, dumps, logs, metrics, pages (D17).
+"""With hidden keys and a key ring nothing is readable anywhere: no key, no scope, no result, failure, step or
+signal, in files, write-ahead logs, dumps, logs, metrics, pages (D17).
 
 Each store first gets a canary with readable keys, to prove that the search would find one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import os
@@ -18,39 +20,46 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests.logged import logged
 from twicesafe import (
     AsyncReceiver,
+    ConfigurationError,
     HeldError,
     Inbox,
-    Key,
     Policy,
     Receiver,
+    RememberedFailureError,
     Steps,
     SuspendedError,
     current_key,
 )
-from twicesafe.asgi import IdempotencyMiddleware
 from twicesafe.dashboard import Access, dashboard
 from twicesafe.encryption import KeyRing
 from twicesafe.observers import LogObserver, PrometheusObserver
 
 OPEN = "canary-open-7a0"
-CANARIES = ("canary-key-7a1", "canary-tenant-7a2", "canary-run-7a3", "canary-edge-7a4")
-KEY, TENANT, RUN, EDGE = CANARIES
+CANARIES = (
+    "canary-key-7a1", "canary-tenant-7a2", "canary-run-7a3", "canary-result-7a4", "canary-failure-7a5",
+    "canary-step-7a6", "canary-signal-7a7",
+)  # fmt: skip
+KEY, TENANT, RUN, RESULT, FAILURE, STEP, SIGNAL = CANARIES
 RING = KeyRing({"a": os.urandom(32)})
+POLICY = Policy(encryption=RING, max_attempts=1, takeover="hold")
 
 
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """The secret, and a look at every log line."""
-    monkeypatch.setenv("SECRET", base64.b64encode(os.urandom(32)).decode())
+    for name in ("SECRET", "OTHER"):
+        monkeypatch.setenv(name, base64.b64encode(os.urandom(32)).decode())
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.WARNING, "httpx")  # it logs what the dashboard is asked for
     yield
-    assert not found_in(caplog.text.encode())
+    assert not found_in(logged(caplog))
 
 
-def hidden(url: str) -> str:
-    return f"{url}{'&' if '?' in url else '?'}hidden_keys=env:SECRET"
+def hidden(url: str, secret: str = "SECRET") -> str:
+    return f"{url}{'&' if '?' in url else '?'}hidden_keys=env:{secret}"
 
 
 def found_in(heap: bytes) -> set[str]:
@@ -62,20 +71,23 @@ def files(folder: Path) -> bytes:
 
 
 def fail() -> None:
-    raise ZeroDivisionError
+    raise ZeroDivisionError(FAILURE)
 
 
 def use(url: str) -> None:
     """Everything that makes a record: results, failures, held keys, operators, durable runs, signals; and then,
-    with readable keys, one that must be found."""
+    with readable keys and no ring, one that must be found."""
     metrics = CollectorRegistry()
     observers = [LogObserver(), PrometheusObserver(metrics)]
-    policy = Policy(encryption=RING, max_attempts=1, takeover="hold")
     with Receiver.open(
-        hidden(url), policy=policy, scope=(TENANT,), observers=observers
+        hidden(url), policy=POLICY, scope=(TENANT,), observers=observers
     ) as receiver:
         for _ in range(2):
-            receiver.process(KEY, lambda: str(current_key()))
+            assert RESULT in receiver.process(KEY, lambda: f"{RESULT} {current_key()}").value
+        remembering = receiver.options(policy=POLICY.replace(remember=(ZeroDivisionError,)))
+        for error in (ZeroDivisionError, RememberedFailureError):
+            with pytest.raises(error, match=FAILURE):
+                remembering.process(f"{KEY} remembered", fail)
         with pytest.raises(ZeroDivisionError):
             receiver.process(f"{KEY} failed", fail)
         receiver.release(f"{KEY} failed", by="ann", why="looked")
@@ -90,14 +102,57 @@ def use(url: str) -> None:
             flow.submit(RUN)
             with pytest.raises(SuspendedError):
                 flow(RUN)
-            receiver.signal(flow.key(RUN), "approval", True)
+            receiver.signal(flow.key(RUN), "approval", SIGNAL)
             receiver.complete_abandoned()
-            assert flow(RUN) == "done"
+            assert flow(RUN) == RESULT
         assert receiver.count(value=KEY) == 1
         assert not found_in(repr((receiver, [*receiver.records()], receiver.stats())).encode())
+        asyncio.run(look_at_pages(receiver))
     assert not found_in(generate_latest(metrics))
+    asyncio.run(use_async(url))
+    with Receiver.open(hidden(url, "OTHER")) as other:
+        with pytest.raises(ConfigurationError, match="another secret"):
+            other.process(KEY, fail)
+        assert "another secret" in refused_by_doctor(other)
     with Receiver.open(url) as plain:
-        plain.process(OPEN, lambda: None)
+        assert "no hidden_keys" in refused_by_doctor(plain)
+        plain.process(OPEN, lambda: OPEN)
+
+
+def refused_by_doctor(receiver: Receiver) -> str:
+    return "\n".join(found.what for found in receiver.doctor() if found.level == "refuse")
+
+
+async def use_async(url: str) -> None:
+    """The async receiver has the same identities, and leaves as little behind."""
+    async with AsyncReceiver.open(hidden(url), scope=(TENANT,), policy=POLICY) as receiver:
+        assert (await receiver.process(KEY, never)).replayed
+        assert await receiver.count(value=KEY) == 1
+        await receiver.process(f"{KEY} async", nothing)
+
+
+async def nothing() -> None:
+    pass
+
+
+async def never() -> None:
+    raise AssertionError("it ran again")
+
+
+async def look_at_pages(receiver: Receiver) -> None:
+    """The dashboard finds a key by what was sent, and shows none."""
+    key = receiver.key(KEY)
+    access = Access(level="all", show_keys=True)
+    pages = dashboard(receiver, resolve_access=lambda _: access)
+    transport = httpx.ASGITransport(pages, client=("127.0.0.1", 5))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for path in ("/", "/keys", f"/keys/{key.id.hex()}", "/audit"):
+            reply = await client.get(path)
+            assert reply.status_code == 200, path
+            assert not found_in(reply.content)
+            assert path in ("/", "/audit") or key.short in reply.text
+        for asked in ({"value": KEY}, {"scope": key.scope[0]}):
+            assert key.short in (await client.get("/keys", params=asked)).text
 
 
 def interrupt() -> None:
@@ -107,9 +162,9 @@ def interrupt() -> None:
 def checkout(receiver: Receiver) -> Any:
     @receiver.durable(key="order", scope=(f"{TENANT} flow",), name="checkout")
     def run(steps: Steps, order: str) -> str:
-        steps.run("charge", lambda: None)
-        steps.wait("approval", timeout=3600)
-        return "done"
+        steps.run("charge", lambda: STEP)
+        assert steps.wait("approval", timeout=3600) == SIGNAL
+        return RESULT
 
     return run
 
@@ -165,6 +220,38 @@ def test_the_files_of_mariadb(own_server: Callable[..., Any]):
 
 
 @pytest.mark.attack("D17")
+def test_the_files_and_logs_of_etcd(own_server: Callable[..., Any]):
+    server = own_server("etcd", log_level="debug")
+    use(server.url)
+    server.stop()
+    heap = files(server.folder)
+    assert OPEN.encode() in heap
+    assert not found_in(heap)
+
+
+@pytest.mark.attack("D17")
+def test_a_dump_of_dynamodb(own_server: Callable[..., Any]):
+    """The emulator keeps no files; the log of boto3 has every request and every answer."""
+    server = own_server("dynamodb")
+    with server.fresh() as url:
+        use(url)
+        client = server.client()
+        dump = repr([client.scan(TableName=name) for name in client.list_tables()["TableNames"]])
+    assert OPEN in dump
+    assert not found_in(dump.encode() + files(server.folder))
+
+
+@pytest.mark.attack("D17")
+def test_the_files_and_logs_of_mongodb(own_server: Callable[..., Any]):
+    server = own_server("mongodb", log_level="DEBUG")
+    use(server.url)
+    server.stop()
+    heap = files(server.folder)
+    assert OPEN.encode() in heap
+    assert not found_in(heap)
+
+
+@pytest.mark.attack("D17")
 def test_an_inbox(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/keys.db"
     policy = Policy(encryption=RING)
@@ -182,43 +269,3 @@ def test_an_inbox(tmp_path: Path):
     heap = files(tmp_path)
     assert OPEN.encode() in heap
     assert not found_in(heap)
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    await receive()
-    await send({"type": "http.response.start", "status": 201, "headers": []})
-    await send({"type": "http.response.body", "body": b"created"})
-
-
-@pytest.mark.attack("D17")
-async def test_requests(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/keys.db"
-    receiver = AsyncReceiver.open(hidden(url), scope=(TENANT,), observers=[LogObserver()])
-    guarded = IdempotencyMiddleware(app, receiver=receiver)
-    transport = httpx.ASGITransport(guarded)
-    async with receiver, httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-        for replayed in (None, "true"):
-            reply = await client.post("/charges", headers={"Idempotency-Key": EDGE})
-            assert reply.headers.get("idempotent-replayed") == replayed
-    assert not found_in(files(tmp_path))
-
-
-@pytest.mark.attack("D17")
-async def test_the_pages_of_the_dashboard(tmp_path: Path):
-    url = hidden(f"sqlite:///{tmp_path}/keys.db")
-    with Receiver.open(url, scope=(TENANT,)) as receiver:
-        key = receiver.process(KEY, lambda: 7).key
-        receiver.release(key, by="ann", why="looked", force=True)
-        access = Access(level="all", show_keys=True)
-        pages = dashboard(receiver, resolve_access=lambda _: access)
-        transport = httpx.ASGITransport(pages, client=("127.0.0.1", 5))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            for path in ("/", "/keys", f"/keys/{key.id.hex()}", "/audit"):
-                reply = await client.get(path)
-                assert reply.status_code == 200, path
-                assert not found_in(reply.content)
-                assert path == "/" or key.short in reply.text
-            found = await client.get("/keys", params={"value": KEY})
-            assert key.short in found.text
-            part = Key("-", key.scope).scope[0]
-            assert key.short in (await client.get("/keys", params={"scope": part})).text

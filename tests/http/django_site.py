@@ -234,7 +234,9 @@ urlpatterns = [
 class Site:
     """The site behind one of the test servers."""
 
-    def __init__(self, edge: str, store: Path | str, **policy: Any) -> None:
+    def __init__(
+        self, edge: str, store: Path | str, *, encryption: Any = None, **policy: Any
+    ) -> None:
         self.url = store if isinstance(store, str) else f"sqlite:///{store / 'keys.db'}"
         self.stage = Stage(edge)
         seen.clear()
@@ -244,7 +246,8 @@ class Site:
             cursor.execute("DROP TABLE IF EXISTS rows")
             cursor.execute("CREATE TABLE rows (name TEXT)")
         connection.close()
-        with override_settings(TWICESAFE={"store": self.url, "policy": policy}):
+        given = {"store": self.url, "policy": policy, "encryption": encryption}
+        with override_settings(TWICESAFE=given):
             self.handler: Any = ASGIHandler() if edge == "asgi" else WSGIHandler()
         self.stage.server.app = self.handler
 

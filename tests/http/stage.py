@@ -119,19 +119,20 @@ class Stage:
         """An operator's view on the same store."""
         self.server = SERVERS[edge]()
         observers = self.observers = kinds.get("observers", ())
+        own: dict[str, Any] = {"observers": observers, "policy": kinds.get("receiver_policy")}
         receiver: Any
         if edge == "asgi":
             store = kinds.get("store") or AsyncMemoryStore(self.memory)
-            receiver = AsyncReceiver(store, observers=observers)
+            receiver = AsyncReceiver(store, **own)
             middleware: Any = asgi.IdempotencyMiddleware(
                 self.asgi, receiver=receiver, policy=self.policy
             )
         elif edge == "proxy":
             store = kinds.get("store") or AsyncMemoryStore(self.memory)
-            receiver = AsyncReceiver(store, observers=observers)
+            receiver = AsyncReceiver(store, **own)
             middleware = self._front(receiver, **kinds.get("upstream", {}))
         else:
-            receiver = Receiver(kinds.get("store") or self.memory, observers=observers)
+            receiver = Receiver(kinds.get("store") or self.memory, **own)
             middleware = wsgi.IdempotencyMiddleware(
                 self.wsgi, receiver=receiver, policy=self.policy
             )

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from twicesafe import Receiver
+from twicesafe import Policy, Receiver
+from twicesafe.encryption import KeyRing
 
 MANAGE = """
 import sys
@@ -21,7 +22,7 @@ settings.configure(
         "twicesafe.integrations.django"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}},
     MIDDLEWARE=["django.contrib.sessions.middleware.SessionMiddleware", *ORDER],
-    TWICESAFE={"store": STORE},
+    TWICESAFE={"store": STORE, "encryption": RING},
 )
 urlpatterns = []
 if __name__ == "__main__":
@@ -33,9 +34,10 @@ GOOD, BAD = "[LOGIN, OURS]", "[OURS, LOGIN]"
 
 
 def manage(
-    folder: Path, *words: str, store: str = "sqlite:///keys.db", order: str = GOOD
+    folder: Path, *words: str, store: str = "sqlite:///keys.db", order: str = GOOD, ring: str = ""
 ) -> subprocess.CompletedProcess[str]:
     text = MANAGE.replace("ORDER", order).replace("STORE", repr(store))
+    text = text.replace("RING", repr(ring or None))
     (folder / "manage.py").write_text(text)
     environment = {n: v for n, v in os.environ.items() if n != "TWICESAFE_STORE_URL"}
     return subprocess.run(
@@ -53,6 +55,21 @@ def test_every_command_runs_on_the_projects_store(tmp_path: Path) -> None:
     refused = manage(tmp_path, "twicesafe", "keys", "show", "tx-2")
     assert refused.returncode == 1
     assert "no record of this key" in refused.stderr
+
+
+def test_commands_have_the_key_ring_of_the_project(tmp_path: Path) -> None:
+    ring = tmp_path / "ring"
+    ring.write_text(KeyRing.new_key("old"))
+    policy = Policy(encryption=KeyRing.load(f"file:{ring}"))
+    with Receiver.open(f"sqlite:///{tmp_path}/keys.db", policy=policy) as receiver:
+        receiver.process("tx-1", lambda: 7)
+    ring.write_text(f"{KeyRing.new_key('new')}\n{ring.read_text()}")
+    ran = manage(tmp_path, "twicesafe", "keys", "reencrypt", "--json", ring=f"file:{ring}")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["rewritten"] == 1
+    wrong = manage(tmp_path, "check", ring="file:/nowhere")
+    assert wrong.returncode == 1
+    assert "twicesafe.E001" in wrong.stderr
 
 
 def test_check_says_what_is_wrong(tmp_path: Path) -> None:

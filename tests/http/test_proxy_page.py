@@ -81,3 +81,21 @@ def test_the_sample_unit_reloads_and_outlasts_the_grace():
     assert "ExecReload=/bin/kill -HUP $MAINPID" in text
     (patience,) = re.findall(r"TimeoutStopSec=(\d+)", text)
     assert int(patience) > load(EXAMPLES / "twicesafe.toml", environ={}).grace + 5
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_accepts_the_sample_unit(tmp_path: Path):
+    """As far as it can be tried without an installation: the program is replaced by one that exists."""
+    text = (EXAMPLES / "twicesafe-proxy.service").read_text()
+    unit = tmp_path / "twicesafe-proxy.service"
+    unit.write_text(text.replace("/opt/twicesafe/bin/twicesafe", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    told = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert (done.returncode, told) == (0, [])
+    unit.write_text(unit.read_text().replace("KillMode=mixed", "KillMode=mixd"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert "mixd" in done.stderr  # it does look

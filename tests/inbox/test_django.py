@@ -77,7 +77,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
 def test_the_project_passes_its_own_tests(project: Project):
     """With an inbox at the top of a module; and the test database can be dropped afterwards."""
     said = project.manage("test", "tests.inbox.project.payments.tests", "--noinput")
-    assert "Ran 12 tests" in said
+    assert "Ran 13 tests" in said
     assert "being accessed by other users" not in said
 
 

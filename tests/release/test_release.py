@@ -132,6 +132,20 @@ def test_the_version_must_grow_as_the_api_asks(repository: Path):
         checks.check_api(repository, repository)
 
 
+@pytest.mark.parametrize("fine", [True, False])
+def test_the_pages_are_checked_by_their_own_test(repository: Path, fine: bool):
+    """With our own settings of pytest: an option that they do not allow would fail every release."""
+    (repository / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"))
+    house = repository / "tests" / "house"
+    house.mkdir(parents=True)
+    (house / "test_reference.py").write_text(f"def test_it():\n    assert {fine}\n")
+    if fine:
+        assert "is that of the code" in checks.check_pages(repository, repository)
+    else:
+        with pytest.raises(checks.FailedCheckError, match="1 failed"):
+            checks.check_pages(repository, repository)
+
+
 def test_one_failed_check_is_enough(monkeypatch, capsys, tmp_path: Path):
     def fails(*_):
         raise checks.FailedCheckError("because")

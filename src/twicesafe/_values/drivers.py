@@ -62,6 +62,7 @@ EXTRAS: Final = {
     "taskiq": "taskiq",
     "typer": "cli",
     "uvicorn": "proxy",
+    "wordllama": "semantic",
     "yaml": "cli",
 }
 """The extra that installs each package."""

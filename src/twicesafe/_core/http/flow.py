@@ -37,7 +37,13 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from ... import events as ev
-from ...errors import CorruptRecordError, ResultError, StoreUnavailableError, TwicesafeError
+from ...errors import (
+    CorruptRecordError,
+    ResultError,
+    StoreUnavailableError,
+    TwicesafeError,
+    UsageError,
+)
 from .message import HttpRequest, StoredResponse
 from .problems import Problem, RequestRefused
 from .recording import Ending, ResponseRecording
@@ -195,7 +201,7 @@ def admit(
         if isinstance(error, StoreUnavailableError) and rules.policy.outage == "run":
             claim.notify(ev.Unprotected(admission.key))
             return PassThrough(request)
-        if isinstance(error, CorruptRecordError):
+        if isinstance(error, CorruptRecordError | UsageError):
             yield Log("error", str(error))
         return Respond(rules.refuse_error(request, error))
     if claim.is_new:

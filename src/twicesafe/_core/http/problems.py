@@ -20,6 +20,7 @@ from ...errors import (
     StoreError,
     TooManyWaitersError,
     TwicesafeError,
+    UsageError,
 )
 from .message import StoredResponse
 from .stored import expose
@@ -181,7 +182,7 @@ def problem_of(error: TwicesafeError) -> Problem:
             return Problem("result-not-kept", 500)
         case ResultError():
             return Problem("result-not-kept")
-        case StoreError():
+        case StoreError() | UsageError():  # nothing was claimed, so nothing has run
             return Problem("store-unavailable", retry_after=_LATER)
     return Problem("outcome-unknown")
 

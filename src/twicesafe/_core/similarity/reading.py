@@ -4,24 +4,39 @@ A request is text, or plain data with text in it. In data, the place of a value 
 space is a value itself (an id, a name of an action). A sketch is MinHash in its bottom-k form: one hash per feature,
 the smallest are kept. Two sketches of short texts give the exact share of common features, those of long ones an
 estimate. The hash is Python's own, which has a secret per process: a sender cannot aim at it.
+
+With an embedding, prose is compared by the direction of its vector instead. Values and names stay as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from operator import mul
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from ..._values.canonical import fields_of
 from .words import exact_value, read_text, visible
 
-__all__ = ["MAX_CHARACTERS", "MAX_DEPTH", "MAX_PARTS", "Reading", "likeness", "read_request"]
+__all__ = [
+    "MAX_CHARACTERS",
+    "MAX_DEPTH",
+    "MAX_MEANINGS",
+    "MAX_PARTS",
+    "Embedding",
+    "Reading",
+    "likeness",
+    "read_request",
+]
+
+Embedding: TypeAlias = Callable[[str], "array[float]"]
+"""The words of a text as a vector of length 1."""
 
 MAX_CHARACTERS: Final = 16_000
 """Of all texts of a request together."""
@@ -36,14 +51,21 @@ MAX_WORDS: Final = 512
 """Different words of a text that are remembered, to look for names."""
 STEM: Final = 4
 """First letters of a word that count as a feature of their own."""
+MAX_MEANINGS: Final = 16
+"""Texts of a request that are embedded: a vector takes 1 KB, and as long as a whole short request by words."""
+_NO_SKETCH: Final = array("q")
+_NO_MEANING: Final = array("f")
 
 
 class Prose(NamedTuple):
     """What is remembered of one text."""
 
     sketch: array[int]
+    """Empty with an embedding."""
     words: array[int]
     names: array[int]
+    meaning: array[float]
+    """Empty without an embedding, and of a text without words."""
 
 
 class Reading(NamedTuple):
@@ -59,11 +81,13 @@ class _NotComparedError(Exception):
     """The request is larger, deeper or stranger than what is compared."""
 
 
-def read_request(request: object) -> Reading | None:
+def read_request(request: object, embed: Embedding | None = None) -> Reading | None:
     """The reading of a request; None if it says nothing, or is too large or too unusual to be compared."""
     budget = _Budget()
     try:
         parts = sorted(_parts(request, "", budget, 0), key=lambda part: part[0])
+        if embed and sum(kind == "prose" for _, kind, _ in parts) > MAX_MEANINGS:
+            raise _NotComparedError
     except _NotComparedError:
         return None
     values: list[object] = []
@@ -74,7 +98,12 @@ def read_request(request: object) -> Reading | None:
             continue
         text = read_text(content)
         values.append((place, kind, text.values))
-        prose.append(Prose(_sketch(text.prose), _hashes(text.prose), _hashes(text.names)))
+        words, names = _hashes(text.prose), _hashes(text.names)
+        if embed is None:
+            prose.append(Prose(_sketch(text.prose), words, names, _NO_MEANING))
+        else:
+            meaning = embed(" ".join(text.prose)) if text.prose else _NO_MEANING
+            prose.append(Prose(_NO_SKETCH, words, names, meaning))
     if not any(kind != "prose" for _, kind, _ in parts) and not _says_something(values, prose):
         return None
     digest = hashlib.blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=16)
@@ -95,6 +124,9 @@ def _shared(one: Prose, other: Prose) -> float:
         return 1.0
     if not _have_same_names(one, other):
         return 0.0
+    if one.meaning and other.meaning:
+        cosine: float = sum(map(mul, one.meaning, other.meaning))
+        return min(1.0, max(0.0, cosine))
     first, second = set(one.sketch), set(other.sketch)
     both, either = first & second, first | second
     if max(len(first), len(second)) < KEPT:

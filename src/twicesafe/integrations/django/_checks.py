@@ -33,7 +33,7 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
         return []
     found: list[CheckMessage] = []
     try:
-        _, store = read()
+        _, store, _ = read()
         is_missing(store)  # refuses a URL that no store has
     except (ImproperlyConfigured, ConfigurationError, TypeError) as error:
         return [Error(str(error), id="twicesafe.E001")]

@@ -13,23 +13,30 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.test import utils
 
-from ... import AsyncReceiver, ConfigurationError, Receiver
+from ... import AsyncReceiver, ConfigurationError, Policy, Receiver
 from ..._core.http.message import HttpRequest
 from ..._core.http.policy import DEFAULT_SCOPE, HttpPolicy
 from ..._core.http.rules import credentials
+from ..._values.cipher import Cipher
 from ..._values.settings import refuse_unknown
+from ...encryption import KeyRing
 
 __all__ = ["configured", "is_tested", "read"]
+
+_NAMES = ("store", "policy", "encryption", "test_store")
 
 
 def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
     """The policy, and a blocking or async receiver."""
-    policy, store = read()
-    return policy, (AsyncReceiver if awaits else Receiver).open(store)
+    policy, store, encryption = read()
+    opened = (AsyncReceiver if awaits else Receiver).open(
+        store, policy=Policy(encryption=encryption)
+    )
+    return policy, opened
 
 
-def read() -> tuple[HttpPolicy, str]:
-    """The policy and the URL of the store, which is not opened."""
+def read() -> tuple[HttpPolicy, str, Cipher | None]:
+    """The policy, the URL of the store, which is not opened, and what encrypts responses."""
     found = getattr(settings, "TWICESAFE", None)
     if not isinstance(found, Mapping) or not isinstance(found.get("store"), str):
         raise ImproperlyConfigured(
@@ -37,7 +44,7 @@ def read() -> tuple[HttpPolicy, str]:
             "store, and optionally a policy: a dict of HTTP settings or an HttpPolicy"
         )
     try:
-        refuse_unknown(map(str, found), ("store", "policy", "test_store"), "TWICESAFE setting")
+        refuse_unknown(map(str, found), _NAMES, "TWICESAFE setting")
     except ConfigurationError as error:
         raise ImproperlyConfigured(error.message) from error
     given = found.get("policy", {})
@@ -45,7 +52,8 @@ def read() -> tuple[HttpPolicy, str]:
     if policy.scope is DEFAULT_SCOPE:
         policy = policy.replace(scope=_user_or_client(policy.scope_secret))
     store = found.get("test_store", "memory://") if is_tested() else found["store"]
-    return policy, store
+    encryption = found.get("encryption")
+    return policy, store, KeyRing.load(encryption) if isinstance(encryption, str) else encryption
 
 
 def is_tested() -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from django.db import connections
 
 from ..._core.outbox_requests import OutboxRequest, Prepare, Reply
+from ..._values.hidden_keys import HiddenKeys
 from ...errors import TwicesafeError
 from ...stores._base import Capabilities, Store
 from ...stores._outbox_port import OutboxInTransaction, OutboxPort
@@ -31,10 +32,10 @@ _READY: Final[set[str]] = set()
 class DjangoDatabase:
     """The part of a store that `Inbox` and `Outbox` use."""
 
-    hidden_keys = None
-
-    def __init__(self, alias: str, url: Callable[[], str]) -> None:
-        self._alias, self._url = alias, url
+    def __init__(
+        self, alias: str, url: Callable[[], str], hidden_keys: HiddenKeys | None = None
+    ) -> None:
+        self._alias, self._url, self.hidden_keys = alias, url, hidden_keys
         self.outbox = _DjangoOutbox(self)
         _ALL[alias] = self
 

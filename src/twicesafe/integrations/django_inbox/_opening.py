@@ -8,18 +8,21 @@ from urllib.parse import quote
 from django.db import connections
 
 from ... import Inbox, Outbox
+from ..._values.hidden_keys import HiddenKeys
 from ...errors import ConfigurationError
 from ._database import DjangoDatabase
 
 __all__ = ["open_inbox", "open_outbox", "url_of"]
 
 
-def open_inbox(alias: str = "default", **settings: Any) -> Inbox:
+def open_inbox(alias: str = "default", *, hidden_keys: str = "", **settings: Any) -> Inbox:
     """An `Inbox` in this database; its tables come from ``manage.py migrate``.
 
-    It connects at the first use, so you can call this at the top of a module.
+    It connects at the first use, so you can call this at the top of a module. ``hidden_keys`` is that of a store's
+    URL (``env:NAME`` or ``file:/path``): the database gets keyed hashes in place of keys and scopes.
     """
-    return Inbox(_database(alias), **settings)
+    hidden = HiddenKeys.load(hidden_keys) if hidden_keys else None
+    return Inbox(_database(alias, hidden), **settings)
 
 
 def open_outbox(alias: str = "default", **settings: Any) -> Outbox:
@@ -27,8 +30,8 @@ def open_outbox(alias: str = "default", **settings: Any) -> Outbox:
     return Outbox(_database(alias), **settings)
 
 
-def _database(alias: str) -> Any:
-    return DjangoDatabase(alias, lambda: f"{url_of(alias)}?migrate=false")
+def _database(alias: str, hidden_keys: HiddenKeys | None = None) -> Any:
+    return DjangoDatabase(alias, lambda: f"{url_of(alias)}?migrate=false", hidden_keys)
 
 
 def url_of(alias: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.core.management import call_command
@@ -13,6 +15,7 @@ from django.test import Client, TestCase, TransactionTestCase
 from tests.inbox.project.payments import handling
 from tests.inbox.project.payments.models import Payment
 from twicesafe import AtomicityBrokenError, StillInProgressError, UsageError
+from twicesafe.encryption import HiddenKeys
 from twicesafe.integrations.django_inbox import open_inbox, open_outbox
 from twicesafe.integrations.django_inbox.models import Record
 
@@ -29,6 +32,20 @@ class InABlockOfTheTestCase(TestCase):  # type: ignore[misc]
         with transaction.atomic():
             assert not self.inbox.accept("default", "m-1")
         assert Record.objects.count() == 1
+
+    def test_hidden_keys(self) -> None:
+        secret = {"HIDDEN": HiddenKeys.new_secret()}
+        with mock.patch.dict(os.environ, secret):
+            inbox = open_inbox(consumer="canary-shop", hidden_keys="env:HIDDEN")
+        self.addCleanup(inbox.close)
+        for is_new in (True, False):
+            with transaction.atomic():
+                assert inbox.accept(connection, "canary-1") is is_new
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM twicesafe_keys")
+            rows = repr(cursor.fetchall())
+        assert inbox.key("canary-1").value in rows
+        assert "canary" not in rows
 
     def test_a_block_that_fails_takes_the_record_with_it(self) -> None:
         with pytest.raises(ZeroDivisionError), transaction.atomic():

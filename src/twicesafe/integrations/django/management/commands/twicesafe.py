@@ -1,7 +1,7 @@
 """``manage.py twicesafe …``: every command of the command line, on the project's own store.
 
 The store is ``TWICESAFE["store"]``; without that setting, the default database of `django_inbox`. ``--store``
-and TWICESAFE_STORE_URL still come first.
+and TWICESAFE_STORE_URL still come first. A key ring that TWICESAFE names (``"encryption": "env:NAME"``) is theirs, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .....errors import ConfigurationError
 
 __all__ = ["Command"]
 
-VARIABLE = "TWICESAFE_STORE_URL"
+STORE, RING = "TWICESAFE_STORE_URL", "TWICESAFE_POLICY_ENCRYPTION"
 
 
 class Command(BaseCommand):  # type: ignore[misc]
@@ -39,13 +39,20 @@ class Command(BaseCommand):  # type: ignore[misc]
             raise CommandError(f"twicesafe ended with status {status}", returncode=status)
 
     def _run(self, words: list[str]) -> int:
-        if VARIABLE in os.environ or not (url := _store()):
-            return main(words)
-        os.environ[VARIABLE] = url
+        found = {} if STORE in os.environ else {STORE: _store(), RING: _key_ring()}
+        added = {name: value for name, value in found.items() if value and name not in os.environ}
+        os.environ.update(added)
         try:
             return main(words)
         finally:
-            del os.environ[VARIABLE]
+            for name in added:
+                del os.environ[name]
+
+
+def _key_ring() -> str:
+    """Empty: there is none, or it is an object that a command cannot load."""
+    ring = (getattr(settings, "TWICESAFE", None) or {}).get("encryption")
+    return ring if isinstance(ring, str) else ""
 
 
 def _store() -> str:
