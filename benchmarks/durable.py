@@ -18,6 +18,7 @@ from . import engines, ours
 from .case import FLOOR, Case, Target
 from .embedded import url_of
 from .floors import LostError, SqliteFloor, encode
+from .floors_mariadb import PyMySqlFloor
 from .floors_postgresql import PERCENT, PsycopgFloor, one
 from .floors_redis import RedisFloor
 from .networked import NETWORK_LAP
@@ -26,12 +27,17 @@ from .workload import RESULT, Contestant
 __all__ = ["STEPS", "durable"]
 
 STEPS = 20
+LONG = 1000
 SECTION = f"Durable functions: a run of {STEPS} steps, of the same by hand"
+LONG_SECTION = f"Durable functions: one run of {LONG:,} steps, of {LONG // STEPS} runs of {STEPS}"
+
+SERVERS = {"postgresql": "PostgreSQL, psycopg", "mariadb": "MariaDB, PyMySQL", "valkey": "Valkey"}
 
 TARGETS = {
     "sqlite-full": Target(1.15),
     "sqlite-normal": Target(1.15),
     "postgresql": Target(1.15),
+    "mariadb": Target(1.15),
     "valkey": Target(1.15),
 }
 
@@ -47,7 +53,7 @@ def durable() -> Iterator[Case]:
             target=TARGETS[store],
             waits=store == "sqlite-full",
         )
-    for engine, title in (("postgresql", "PostgreSQL, psycopg"), ("valkey", "Valkey")):
+    for engine, title in SERVERS.items():
         yield Case(
             f"durable/{engine}",
             SECTION,
@@ -58,26 +64,47 @@ def durable() -> Iterator[Case]:
             lap=NETWORK_LAP,
             engine=engine,
         )
+    for store, title in (("sqlite-normal", "SQLite NORMAL"), *SERVERS.items()):
+        is_server = store in SERVERS
+        maker = _ours_on_server if is_server else _ours_on_sqlite
+        yield Case(
+            f"durable/long/{store}",
+            LONG_SECTION,
+            title,
+            partial(maker, store, runs=LONG // STEPS),
+            partial(maker, store, steps=LONG),
+            target=Target(1.15),
+            waits=is_server,
+            share=0.25,
+            quick=False,
+            engine=store if is_server else "",
+        )
 
 
-def _ours_on_sqlite(store: str, folder: Path) -> Contestant:
-    return _ours(url_of(store, folder))
+def _ours_on_sqlite(store: str, folder: Path, **size: int) -> Contestant:
+    folder = folder / "-".join(size)
+    folder.mkdir(exist_ok=True)
+    return _ours(url_of(store, folder), **size)
 
 
-def _ours_on_server(engine: str, folder: Path) -> Contestant:
-    return _ours(engines.url(engine))
+def _ours_on_server(engine: str, folder: Path, **size: int) -> Contestant:
+    return _ours(engines.url(engine), **size)
 
 
-def _ours(url: str) -> Contestant:
-    receiver = Receiver.open(url)
+def _ours(url: str, steps: int = STEPS, runs: int = 1) -> Contestant:
+    receiver, many = Receiver.open(url), steps
 
     @receiver.durable(key="key", scope=("steps",), complete=False)
     def flow(steps: Steps, key: str) -> Any:
-        for number in range(STEPS):
+        for number in range(many):
             steps.run(f"step-{number}", _work)
         return RESULT
 
-    return Contestant(ours.NAME, flow, receiver.close)
+    def call(key: str) -> Any:
+        for number in range(runs):
+            flow(f"{key}-{number}")
+
+    return Contestant(FLOOR if runs > 1 else ours.NAME, flow if runs == 1 else call, receiver.close)
 
 
 def _work() -> Any:
@@ -170,4 +197,29 @@ def _by_hand_on_valkey(folder: Path) -> Contestant:
     return _contestant(floor, step)
 
 
-_BY_HAND = {"postgresql": _by_hand_on_postgresql, "valkey": _by_hand_on_valkey}
+_STEP_ON_MARIADB = (
+    "INSERT INTO floor_steps (id, name, result) SELECT %s, %s, %s FROM floor WHERE id = %s AND owner = %s"
+    " AND fence = %s AND state = 0 LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE name = floor_steps.name"
+)
+
+
+def _by_hand_on_mariadb(folder: Path) -> Contestant:
+    floor = PyMySqlFloor(engines.url("mariadb"))
+    floor._ask(
+        "CREATE TABLE IF NOT EXISTS floor_steps (id VARBINARY(64), name VARBINARY(200), result LONGBLOB,"
+        " PRIMARY KEY (id, name)) ENGINE=InnoDB",
+        (),
+    )
+
+    def step(key: str, owner: bytes, fence: int, name: str, payload: bytes) -> bool:
+        id_ = key.encode()
+        return bool(floor._ask(_STEP_ON_MARIADB, (id_, name, payload, id_, owner, fence))[0])
+
+    return _contestant(floor, step)
+
+
+_BY_HAND = {
+    "postgresql": _by_hand_on_postgresql,
+    "mariadb": _by_hand_on_mariadb,
+    "valkey": _by_hand_on_valkey,
+}

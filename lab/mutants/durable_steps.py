@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from msgspec.structs import replace
@@ -388,7 +389,7 @@ def positions_restart(patch: Patch) -> None:
 
     def anew(self: Any, *args: Any) -> None:
         start(self, *args)
-        self.position = 0
+        self._positions = itertools.count(1)
 
     patch(RunState, "__init__", anew)
 

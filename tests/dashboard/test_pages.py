@@ -209,6 +209,17 @@ async def test_a_store_that_does_not_answer_is_said(
     assert "1 check needs a look" in words(home)
 
 
+@pytest.mark.parametrize("path", ["/", "/keys", "/keys/" + 64 * "0", "/act/release", "/audit"])
+async def test_a_closed_receiver_is_not_the_visitors_fault(path: str):
+    receiver = Receiver.open("memory://")
+    visitor = Visitor(dashboard(receiver, resolve_access=lambda _: ALL))
+    receiver.close()
+    page = await visitor.get(path)
+    assert page.status_code == 503
+    assert "this process is about to stop" in words(page)
+    await visitor.client.aclose()
+
+
 async def test_the_outbox_and_its_parked_lanes(visit: Enter, receiver: Receiver, tmp_path: Path):
     def refuse(_: Any) -> None:
         raise ValueError("no such customer")

@@ -14,7 +14,7 @@ import sys
 from twicesafe import Backoff, Policy, Receiver, Steps
 from twicesafe._transactions.idle_connection import Begun
 
-POLICY = Policy(lease=0.2, wait=30, max_attempts=100, backoff=Backoff(first=0.001, most=0.001))
+POLICY = Policy(lease=4, wait=30, max_attempts=100, backoff=Backoff(first=0.001, most=0.001))
 PARTS = (100, 20, 3)
 CENTS = sum(PARTS)
 

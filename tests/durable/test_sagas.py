@@ -16,6 +16,7 @@ from twicesafe import (
     RememberedFailureError,
     State,
     StepMismatchError,
+    SuspendedError,
 )
 from twicesafe._core.protocol import Ack
 from twicesafe._core.run_requests import RecordStep
@@ -128,6 +129,38 @@ def test_an_undo_that_keeps_failing_parks_and_release_goes_on(shop: Shop) -> Non
         shop.run(run("x"))
     assert (shop.done["undo-b"], shop.done["undo-a"], shop.done["c"]) == (1, 3, 1)
     assert undone[-1] == "a-result"
+
+
+def test_an_undo_that_calls_a_suspended_run_suspends_the_saga(shop: Shop) -> None:
+    """A refund that a person must approve: no attempt is used up, and the other undos wait for it."""
+    refunded = shop.effect("refunded")
+
+    def refund(steps: Any, order: str) -> Any:
+        yield steps.wait("approval", timeout=3600)
+        yield steps.run("refund", refunded)
+
+    refund = shop.durable(refund, scope=("refund",))
+    first, charge, ship = shop.effect("first"), shop.effect("charge", "x"), shop.effect("ship")
+    back = shop.effect("undo-first")
+    shop.failing["ship"] = 99
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("first", first, undo=back)
+        yield steps.run("charge", charge, undo=refund)
+        yield steps.run("ship", ship)
+
+    checkout = shop.durable(checkout, policy=ONCE, scope=("checkout",))
+    for _ in range(3):
+        with pytest.raises(SuspendedError):
+            shop.run(checkout("x"))
+        record = shop.run(shop.receiver.record(checkout.key("x")))
+        assert (record.state, record.attempt) == (State.SUSPENDED, 0)
+        shop.clock.advance(ms=31_000)
+    assert shop.order == ["first", "charge", "ship"]
+    assert shop.run(shop.receiver.signal(refund.key("x"), "approval", True))
+    with pytest.raises(CompensatedError, match="Boom: ship"):
+        shop.run(checkout("x"))
+    assert shop.order == ["first", "charge", "ship", "refunded", "undo-first"]
 
 
 @pytest.mark.parametrize("place", ["undo-b", "undo-a"])

@@ -85,6 +85,39 @@ def test_attempts_are_counted_at_the_claim(bench: Bench) -> None:
     assert counter.runs == 0
 
 
+def test_a_back_off_longer_than_the_retention_counts_attempts_to_the_last(bench: Bench) -> None:
+    """The record of a failed attempt is kept for the retention from the end of its back-off."""
+    bench.policy(
+        retention=60,
+        max_attempts=3,
+        backoff=Backoff(first=3600, most=9000, jitter=0),
+        in_flight="reject",
+    )
+    counter = Counter()
+    for attempt in (1, 2, 3):
+        with pytest.raises(ValueError, match="no luck"):
+            bench.process("k", counter.failing)
+        assert bench.record("k").attempt == attempt
+        bench.clock.advance(61)
+        with pytest.raises((StillInProgressError, ParkedError)):
+            bench.process("k", counter.failing)
+        bench.clock.advance(3600 * 2 ** (attempt - 1) - 61)
+    with pytest.raises(ParkedError):
+        bench.process("k", counter.quick)
+    assert counter.runs == 3
+
+
+def test_a_sender_that_returns_after_the_retention_begins_anew(bench: Bench) -> None:
+    """A limit: `retry_horizon` says how long a sender may retry, and is checked against the retention."""
+    bench.policy(retention=60, max_attempts=2, backoff=Backoff(first=1, jitter=0))
+    counter = Counter()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no luck"):
+            bench.process("k", counter.failing)
+        bench.clock.advance(61.1)
+    assert bench.process("k", counter.quick).attempt == 1
+
+
 def test_the_back_off_is_respected(bench: Bench) -> None:
     bench.policy(backoff=Backoff(first=10, factor=3, jitter=0), in_flight="reject")
     counter = Counter()

@@ -7,7 +7,8 @@ The module must have the hash that is named here; its own go.sum pins what it ne
                  succeed; MongoDB's updates of a document are atomic, and that is what the tests need
     connections  each update of a bulk gives back its connection to SQLite. FerretDB keeps all until the end, and has 100: a
                  larger bulk would wait for itself
-    ids          found by their index also if there are other conditions, else every update reads the whole collection
+    ids          found by their index, also if there are other conditions. FerretDB writes the expression in one way for the
+                 index and in another for queries, so SQLite never uses it, and every command reads the whole collection
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ ALONE = """\tif params.Filter.Len() == 1 {
 \t\tswitch v.(type) {
 \t\tcase string, types.ObjectID:
 \t\t\twhereClause"""
+QUERIED = """IDColumn = DefaultColumn + "->'$._id'"\n"""
+INDEXED = """IDColumn = DefaultColumn + `->"_id"`\n"""
 MUTEX = 'package clientconn\n\nimport "sync"\n\nvar oneAtATime sync.Mutex\n'
 
 
@@ -64,6 +67,7 @@ def change(source: Path) -> None:
     connection.with_name("one_at_a_time.go").write_text(MUTEX)
     sqlite = source / "internal" / "backends" / "sqlite"
     replace(sqlite / "collection.go", ALONE, ALONE.replace("== 1", ">= 1"))
+    replace(sqlite / "metadata" / "metadata.go", QUERIED, INDEXED)
     updates = source / "internal" / "handler" / "msg_update.go"
     replace(updates, UPDATE, UPDATE + "\t\tcloser.Close()\n")
 

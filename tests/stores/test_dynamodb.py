@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,14 +13,9 @@ from lab.field.drivers import through
 from lab.field.proxy import Fault, Proxy
 from tests.stores.drivers import AnyReceiver
 from twicesafe import (
-    AsyncReceiver,
     ConfigurationError,
     Key,
-    NotStorableError,
     Policy,
-    Receiver,
-    ResultUnavailableError,
-    SchemaVersionError,
     StoreUnavailableError,
 )
 from twicesafe._core.protocol import (
@@ -32,14 +26,10 @@ from twicesafe._core.protocol import (
     Read,
     Release,
     Renew,
-    Sweep,
     Verdict,
 )
 from twicesafe._engines.dynamodb import DynamodbStore
 from twicesafe._engines.dynamodb.settings import Settings
-from twicesafe._engines.versioned.lease_watch import GivenClock
-from twicesafe._values.clocks import wall_clock
-from twicesafe.testing import FakeClock
 
 KEY = Key("order-7", scope=("shop", "charge"))
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
@@ -64,7 +54,7 @@ class Meter:
         self.calls: list[str] = []
         self.units = 0.0
         for once in (False, True):
-            events = store._connected(once).meta.events
+            events = store._connect(once).meta.events
             events.register("provide-client-params.dynamodb", self._ask)
             events.register("after-call.dynamodb", self._count)
 
@@ -116,7 +106,7 @@ def test_what_the_other_requests_cost(store: DynamodbStore):
 
 def repeated(store: DynamodbStore, operation: str) -> list[int]:
     """The driver sends this call twice, as it does if the first reply is cut off."""
-    client = store._connected()
+    client = store._connect()
     send: Callable[..., Any] = getattr(client, operation)
     count = [0]
 
@@ -140,7 +130,7 @@ def test_a_claim_that_the_driver_repeats_is_won_once(store: DynamodbStore):
 
 def test_a_takeover_that_the_driver_repeats_is_won_once(store: DynamodbStore):
     store.perform(ClaimRequest(KEY, A, 0))
-    client = store._connected()
+    client = store._connect()
     send, calls = client.put_item, []
 
     def lossy(**arguments: Any) -> Any:
@@ -176,7 +166,7 @@ def test_an_operators_act_is_not_repeated(store: DynamodbStore):
 def test_a_lost_reply_is_an_outage_and_the_same_owner_gets_its_claim(store: DynamodbStore):
     from botocore.exceptions import ReadTimeoutError
 
-    client = store._connected()
+    client = store._connect()
     send = client.put_item
 
     def cut(**arguments: Any) -> Any:
@@ -246,7 +236,7 @@ def throttled(store: DynamodbStore, times: int, code: str, once: bool = False) -
         answer._content = body
         return answer
 
-    store._connected(once).meta.events.register("before-send.dynamodb", refuse)
+    store._connect(once).meta.events.register("before-send.dynamodb", refuse)
     return count
 
 
@@ -326,166 +316,6 @@ def test_a_table_without_a_time_to_live_gets_one_by_a_migration(dynamodb_url: st
     assert [finding.level for finding in store.doctor()][-1] == "warn"
     assert store.migrate() == ["switched on the time to live of expired records (attribute ttl)"]
     store.close()
-
-
-# --- expiry ------------------------------------------------------------------------------------
-
-
-def test_an_item_that_dynamodb_deleted_comes_back_with_a_higher_fence(
-    store: DynamodbStore, dynamodb: Any
-):
-    won = store.perform(ClaimRequest(KEY, A, HOUR))
-    store.perform(Complete(KEY.id, A, won.fence, 1, b"x"))
-    client, place = dynamodb.client(), {"id": {"B": KEY.id}}
-    item = client.get_item(TableName=table_of(store), Key=place)["Item"]
-    expires = int(item["expires_at"]["N"])
-    assert int(item["ttl"]["N"]) > expires / 1000 + store.settings.skew
-    client.delete_item(TableName=table_of(store), Key=place)  # as the time to live does
-    again = store.perform(ClaimRequest(KEY, B, HOUR))
-    assert (again.verdict, again.cause) == (Verdict.WON, None)
-    assert again.fence > won.fence
-    assert store.perform(Complete(KEY.id, A, won.fence, HOUR, b"zombie")) is Ack.LOST
-
-
-def test_a_claim_that_arrives_late_sets_no_fence_back(dynamodb_url: str):
-    """A request that the driver gave up and repeated may arrive when two later records are gone."""
-    clock = FakeClock(wall_clock())
-    store = DynamodbStore(Settings.of(f"{dynamodb_url}&skew=0"), GivenClock(clock))
-    client, late = store._connected(), []
-    send = client.put_item
-    client.put_item = lambda **arguments: late.append(arguments) or send(**arguments)
-    fences = []
-    for owner in (A, B):
-        won = store.perform(ClaimRequest(KEY, owner, 1000))
-        fences.append(won.fence)
-        assert store.perform(Complete(KEY.id, owner, won.fence, 1000, b"x")) is Ack.OK
-        clock.advance(ms=2000)
-        assert store.perform(Sweep(10))[0].removed == 1
-    send(**late[0])
-    taken = store.perform(ClaimRequest(KEY, C, 1000))
-    assert (taken.verdict, taken.attempt) == (Verdict.WON, 2)
-    assert taken.fence > max(fences)
-    assert store.perform(ClaimRequest(KEY, C, 1000)).fence == taken.fence
-    assert store.perform(Complete(KEY.id, C, taken.fence, HOUR, b"x")) is Ack.OK
-    store.close()
-
-
-@pytest.mark.parametrize("state", ["in progress", "completed and claimed again"])
-def test_work_in_progress_has_no_time_to_live(store: DynamodbStore, dynamodb: Any, state: str):
-    won = store.perform(ClaimRequest(KEY, A, HOUR))
-    if state != "in progress":
-        store.perform(Complete(KEY.id, A, won.fence, 0, b"x"))
-        assert store.perform(ClaimRequest(KEY, B, HOUR)).verdict is Verdict.WON
-    [item] = dynamodb.client().scan(TableName=table_of(store))["Items"]
-    assert "ttl" not in item
-
-
-def test_a_sweep_leaves_the_margin_and_then_removes(dynamodb_url: str):
-    """A worker whose clock is late must still find the record, or give the new one a higher fence."""
-    careful = DynamodbStore(Settings.of(f"{dynamodb_url}&skew=1h"))
-    hasty = DynamodbStore(Settings.of(f"{dynamodb_url}&skew=0"))
-    won = careful.perform(ClaimRequest(KEY, A, HOUR))
-    careful.perform(Complete(KEY.id, A, won.fence, 0, b"x"))
-    while hasty.leases.clock.now() * 1000 <= won.fence:
-        pass  # within a millisecond the fence of a new item would not be higher
-    report, _ = careful.perform(Sweep(100))
-    assert (report.removed, report.examined) == (0, 1)
-    report, _ = hasty.perform(Sweep(100))
-    assert (report.removed, report.examined) == (1, 1)
-    assert hasty.perform(ClaimRequest(KEY, B, HOUR)).fence > won.fence
-    careful.close()
-    hasty.close()
-
-
-# --- records -------------------------------------------------------------------------------------
-
-
-def test_a_record_of_a_newer_version_is_refused(store: DynamodbStore, dynamodb: Any):
-    store.perform(ClaimRequest(KEY, A, HOUR))
-    dynamodb.client().update_item(
-        TableName=table_of(store),
-        Key={"id": {"B": KEY.id}},
-        UpdateExpression="SET layout = :new",
-        ExpressionAttributeValues={":new": {"N": "2"}},
-    )
-    with pytest.raises(SchemaVersionError, match="update this one"):
-        store.perform(ClaimRequest(KEY, B, HOUR))
-
-
-def test_an_audit_trail_keeps_the_newest_entries(store: DynamodbStore):
-    store.perform(ClaimRequest(KEY, A, HOUR))
-    for number in range(105):
-        store.perform(Release(KEY.id, "ann", f"reason {number}", HOUR))
-    trail = store.perform(History(KEY.id))
-    assert [entry.why for entry in trail] == [f"reason {number}" for number in range(5, 105)]
-
-
-def test_an_audit_trail_leaves_room_for_the_result(store: DynamodbStore):
-    """Long reasons filled the item: first results were lost, then the key could not be released."""
-    store.perform(ClaimRequest(KEY, A, HOUR))
-    for number in range(30):
-        why = f"{number} " + "\N{GRINNING FACE}" * 4000
-        assert store.perform(Release(KEY.id, "ann", why, HOUR)) is Ack.OK
-    trail = store.perform(History(KEY.id))
-    assert [entry.why[:2] for entry in trail][-1] == "29"
-    assert 2 <= len(trail) < 30
-    won = store.perform(ClaimRequest(KEY, B, HOUR))
-    assert store.perform(Complete(KEY.id, B, won.fence, HOUR, b"r" * 262_144)) is Ack.OK
-    assert len(store.perform(Read(KEY.id)).result) == 262_144
-
-
-def test_a_result_that_no_item_can_hold_is_done_without_it(dynamodb_url: str):
-    runs = []
-
-    def work() -> str:
-        runs.append(1)
-        return "x" * 500_000
-
-    with Receiver.open(dynamodb_url, policy=Policy(max_result_bytes=1_000_000)) as receiver:
-        with pytest.raises(NotStorableError, match="400 KB"):
-            receiver.process("big", work)
-        with pytest.raises(ResultUnavailableError):
-            receiver.process("big", work)
-    assert runs == [1]
-
-
-# --- in whole --------------------------------------------------------------------------------------
-
-
-def test_a_receiver(dynamodb_url: str):
-    with Receiver.open(dynamodb_url) as receiver:
-        first = receiver.process("tx-1", lambda: {"paid": 7})
-        again = receiver.process("tx-1", lambda: {"paid": 8})
-        assert (first.value, again.value, again.replayed) == ({"paid": 7}, {"paid": 7}, True)
-        outcomes = receiver.process_many(range(20), lambda n: n * n, key=lambda n: f"n-{n % 10}")
-        assert len(outcomes) == 20
-        assert receiver.stats().total == 11
-
-
-async def test_an_async_receiver(dynamodb_url: str):
-    async def pay() -> int:
-        return 7
-
-    async with AsyncReceiver.open(dynamodb_url) as receiver:
-        first = await receiver.process("tx-1", pay)
-        again = await receiver.process("tx-1", pay)
-        assert (first.value, again.value, again.replayed) == (7, 7, True)
-
-
-def _claim_in_child(store: DynamodbStore, results: Any) -> None:
-    results.put(store.perform(ClaimRequest(KEY, B, HOUR)).verdict)
-
-
-def test_a_forked_child_has_its_own_connections(store: DynamodbStore):
-    store.perform(ClaimRequest(KEY, A, HOUR))
-    mine, context = store._clients[False], multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    child = context.Process(target=_claim_in_child, args=(store, results))
-    child.start()
-    assert results.get() is Verdict.BUSY
-    child.join()
-    assert store._clients[False] is mine
-    assert store.perform(ClaimRequest(KEY, B, HOUR)).verdict is Verdict.BUSY
 
 
 # --- a reply that ends within its headers ----------------------------------------------------------

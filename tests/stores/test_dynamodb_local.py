@@ -23,7 +23,7 @@ def test_the_server_deletes_expired_records_and_no_others(dynamodb_local_url: st
         won = store.perform(ClaimRequest(done, OWNER, 1000))
         store.perform(ClaimRequest(running, OWNER, 1000))
         store.perform(Complete(done.id, OWNER, won.fence, 1000, b"answer"))
-        items = store._connected()
+        items = store._connect()
         arguments = {"TableName": store.settings.table, "ConsistentRead": True}
         until(lambda: "Item" not in items.get_item(Key={"id": {"B": done.id}}, **arguments))
         row = store.perform(Read(running.id))

@@ -183,6 +183,8 @@ def test_the_index_is_made_once():
         (13, ConfigurationError, "lacks a permission"),
         (10334, StoreError, "16 MB"),
         (121, StoreError, "refuses a value"),
+        (61, ConfigurationError, "sharded, then by _id"),  # ShardKeyNotFound
+        (166, ConfigurationError, "not a view"),  # CommandNotSupportedOnView
         (10107, StoreUnavailableError, "did not answer"),  # NotWritablePrimary
         (50, StoreUnavailableError, "did not answer"),  # MaxTimeMSExpired
     ],

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreError
-from twicesafe._engines.sqlite import SqliteStore, settings
+from twicesafe._engines.sqlite import SqliteStore, database_file
 from twicesafe.stores._urls import default_url
 
 
@@ -30,16 +30,16 @@ def mode_of(path: Path) -> int:
 @pytest.fixture(autouse=True)
 def every_look(monkeypatch: pytest.MonkeyPatch):
     """Look at the file before every answer, not once a millisecond."""
-    monkeypatch.setattr(settings, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(database_file, "LOOK_EVERY", 0.0)
 
 
 def test_a_look_holds_for_a_millisecond_and_not_for_a_new_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     now = 100.0
-    monkeypatch.setattr(settings, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(settings, "LOOK_EVERY", 0.001)
-    file = settings.DatabaseFile(tmp_path / "keys.db", "normal", 5.0)
+    monkeypatch.setattr(database_file, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(database_file, "LOOK_EVERY", 0.001)
+    file = database_file.DatabaseFile(tmp_path / "keys.db", "normal", 5.0)
     file.connect().close()
     removed(tmp_path / "keys.db")
     file.check()
@@ -216,12 +216,12 @@ def test_a_descriptor_whose_number_is_used_again_is_not_closed(tmp_path: Path):
     ours = os.open(path, os.O_PATH)
     try:
         for descriptor in others:
-            settings._close(descriptor, identity)
+            database_file._close(descriptor, identity)
             os.fstat(descriptor)  # still open
-        settings._close(ours, identity)
+        database_file._close(ours, identity)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(ours)
-        settings._close(ours, identity)  # it is closed already: nothing happens
+        database_file._close(ours, identity)  # it is closed already: nothing happens
     finally:
         for descriptor in others:
             os.close(descriptor)

@@ -14,7 +14,7 @@ import pytest
 
 from twicesafe import Failure, Policy, Receiver, StoreUnavailableError
 from twicesafe._core.commands import Sleep
-from twicesafe._engines.sqlite import SqliteStore, settings
+from twicesafe._engines.sqlite import SqliteStore, database_file
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
     store.close()
     seconds = count()
     hasty = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
-    monkeypatch.setattr(settings, "time", hasty)
+    monkeypatch.setattr(database_file, "time", hasty)
     monkeypatch.setattr("twicesafe._core.batch.Sleep", lambda _: Sleep(0))
     monkeypatch.setattr("twicesafe._core.delivery.CLAIM_PATIENCE", 0)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, Receiver(store) as made:

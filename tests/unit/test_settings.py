@@ -10,7 +10,7 @@ import pytest
 
 from twicesafe import Backoff, ConfigurationError, Policy
 from twicesafe._cli.settings import settle
-from twicesafe._engines.sqlite.database_file import OPTIONS
+from twicesafe._engines.sqlite.settings import OPTIONS
 from twicesafe._proxy.settings import load
 from twicesafe._values.settings import refuse_unknown, seconds
 from twicesafe.client import RetryPolicy

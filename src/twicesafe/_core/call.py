@@ -9,7 +9,8 @@ import msgspec
 
 from .._values.clocks import WorkerClock
 from .._values.keys import Key
-from ..events import Event, Tracer
+from ..events import Event
+from ..events._notifying import CarefulTracer
 from .resolved_policy import ResolvedPolicy
 
 __all__ = ["Call", "cause_of"]
@@ -40,7 +41,7 @@ class Call(msgspec.Struct, eq=False):
     """Seconds until the store answered the last claim; only if the call is observed."""
     durable: Any = None
     """Of a durable run: its `RunCall`."""
-    tracer: Tracer | None = None
+    tracer: CarefulTracer | None = None
     """Names the trace of a manual claim; only if it is observed. Handlers are wrapped instead."""
 
 

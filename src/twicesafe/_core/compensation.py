@@ -4,7 +4,8 @@ Each undo is a recorded step, so after a crash the next worker continues where t
 what there is to undo, it replays the function: recorded steps answer at once and name their undos
 again, and the first step that is not recorded ends the replay. No forward step runs beside an undo.
 
-An undo has the policy's attempts. One that keeps failing parks the run; `release` continues with it.
+An undo has the policy's attempts. One that keeps failing parks the run; `release` continues with it. An
+undo that calls a suspended durable function suspends the run.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from .protocol import Ack, Complete
 from .record_retry import OutcomeRecording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
+from .run_suspension import suspend
 from .step_records import ask_of, record
 
 __all__ = ["undo_all"]
@@ -79,6 +81,8 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
         ):  # cancelled or interrupted: the next worker continues
             yield from _fail(call, state, type(trouble).__qualname__, 1 << 30)
             return Raised(trouble)
+        if isinstance(trouble, SuspendedError):
+            return (yield from suspend(call, state, [trouble]))
         text = f"{type(trouble).__qualname__}: {text_of(trouble)}"
         return (yield from _park(call, state, undo.step, text, reason, trouble))
     return (yield from _remember(call, state, reason, cause))
@@ -132,7 +136,7 @@ def _undo(call: Call, state: RunState, undo: Undo) -> Flow[BaseException | None]
         reply: Reply = yield Invoke(state.step_claim(name), run)
         if not isinstance(reply, Raised):
             break
-        if not isinstance(reply.error, Exception):
+        if not isinstance(reply.error, Exception) or isinstance(reply.error, SuspendedError):
             return reply.error
         claim.check()  # a lost claim is not a failure of the undo: the next worker continues
         if attempt >= policy.max_attempts:

@@ -22,18 +22,17 @@ from ..errors import (
     HeldError,
     LeaseLostError,
     StepMismatchError,
-    StoreUnavailableError,
     SuspendedError,
 )
-from .call import Call, cause_of
+from .call import Call
 from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
 from .compensation import undo_all
 from .delivery import admit
-from .duplicates import outcome_of, suspended
-from .protocol import Ack, Claimed, ClaimRequest, Fail
-from .record_retry import pause_after
-from .run_requests import FOREVER, FailRun, StartRun, Suspend
+from .duplicates import outcome_of
+from .protocol import Claimed, ClaimRequest, Fail
+from .run_requests import FOREVER, FailRun, StartRun
 from .run_state import RunState, Unwind, parts_of
+from .run_suspension import lost, suspend
 from .settling import settle
 
 __all__ = ["RunCall", "deliver_run", "run_of"]
@@ -43,9 +42,6 @@ QUIET_POLL: Final = 0.02
 
 MISFITS: Final = (StepMismatchError, CorruptRecordError)
 """The code of this node does not fit what is recorded. Another deployment may finish the run."""
-
-INNER_POLL: Final = 30_000
-"""Milliseconds after which a run that waits for a suspended inner run looks again."""
 
 
 class RunCall:
@@ -134,7 +130,9 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
     yield from _until_quiet(state)
     if claim.gone:
         call.notify(ev.LeaseLost(call.key))
-        return Raised(_lost(call, reply))
+        if isinstance(reply, Raised) and isinstance(reply.error, LeaseLostError):
+            return reply
+        return Raised(lost(call))
     if state.undoing:
         return (yield from undo_all(call, state, reply))
     parts = [] if isinstance(reply, Returned) else list(parts_of(reply.error))
@@ -144,7 +142,7 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
     if (inner or state.suspends) and all(
         isinstance(part, (Unwind, SuspendedError)) for part in parts
     ):
-        return (yield from _suspend(call, state, inner))
+        return (yield from suspend(call, state, inner))
     undoable = bool(state.undos) or bool(state.unregistered())
     is_final = isinstance(reply, Raised) and _is_final(call, claim, reply.error)
     if undoable and is_final and not state.held:
@@ -165,55 +163,3 @@ def _is_final(call: Call, claim: ActiveClaim, error: BaseException) -> bool:
         return False
     remembered = bool(call.policy.remember) and isinstance(error, call.policy.remember)
     return remembered or claim.attempt >= call.policy.max_attempts
-
-
-def _lost(call: Call, reply: Reply) -> BaseException:
-    if isinstance(reply, Raised) and isinstance(reply.error, LeaseLostError):
-        return reply.error
-    return LeaseLostError(
-        "another worker took the run over; what this one did since its last step was not recorded",
-        key=call.key,
-    )
-
-
-# --- suspending ------------------------------------------------------------------------------
-
-
-def _suspend(call: Call, state: RunState, inner: list[SuspendedError]) -> Flow[Raised]:
-    """A run that called a suspended one sleeps, too. A signal may wake the `inner` one earlier."""
-    now = state.store_now()
-    dues = [due for due in state.suspends.values() if due is not None]
-    answer = inner[0] if inner and not dues else suspended(min(dues, default=None))
-    for error in inner:
-        dues.append(now + INNER_POLL)
-        if error.resume_at is not None:
-            dues.append(round(error.resume_at.timestamp() * 1000))
-    delay = max(0, min(dues) - now) if dues else FOREVER
-    return (yield from _give_back(call, state, delay, tuple(state.waits), answer))
-
-
-def _give_back(
-    call: Call, state: RunState, delay: int, waits: tuple[str, ...], answer: SuspendedError
-) -> Flow[Raised]:
-    claim, tries = state.claim, 0
-    claim.over = True  # tasks that the function left running must stop
-    ask = Suspend(claim.key.id, claim.owner, claim.fence, delay, waits)
-    ack: Ack | None = None
-    while ack is None:
-        try:
-            ack = yield ask
-        except StoreUnavailableError as error:
-            pause = pause_after(tries)
-            if claim.gone or claim.clock() + pause >= claim.expires:
-                call.notify(ev.StoreFailed(call.key, ask.op, cause_of(error)))
-                raise error.about(call.key) from error.__cause__
-            tries += 1
-            yield Sleep(pause, firm=True)
-    claim.settled = True
-    if ack is not Ack.OK:
-        claim.gone = True
-        call.notify(ev.LeaseLost(call.key))
-        return Raised(_lost(call, Returned(None)))
-    if call.observed:
-        call.notify(ev.RunSuspended(call.key, None if delay >= FOREVER else delay / 1000))
-    return Raised(answer.about(call.key))

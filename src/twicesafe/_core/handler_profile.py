@@ -42,6 +42,7 @@ class HandlerProfile:
         "_fitting",
         "_home",
         "_names",
+        "_no_arguments",
         "_plain",
         "_positional",
         "_signature",
@@ -72,6 +73,7 @@ class HandlerProfile:
         self._positional: _Positional | None = None
         self.least, self.most = positional_counts(self._bound or handler)
         self._fitting: set[tuple[Any, ...]] = set()
+        self._no_arguments: bytes | None = None
 
     @property
     def is_method(self) -> bool:
@@ -96,6 +98,14 @@ class HandlerProfile:
         if self._skip:
             bound.pop(self._names[0], None)
         return bound
+
+    def of_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The fingerprint of all arguments by name. A call without any has always the same."""
+        if args or kwargs or self._defaults or self._bound is not None:
+            return fingerprint(self.named(args, kwargs))
+        if self._no_arguments is None:
+            self._no_arguments = fingerprint(self.named((), {}))
+        return self._no_arguments
 
     def needs_one_more(
         self, handler: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]

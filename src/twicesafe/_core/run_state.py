@@ -6,7 +6,9 @@ they rely on.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -86,19 +88,26 @@ class StepCall(msgspec.Struct):
     """The step runs in this transaction (`_runtime.step_transaction`)."""
 
 
-class StepClaim(ActiveClaim):
+class StepClaim(ActiveClaim, kw_only=True):
     """The claim of a run, as one of its steps sees it: under the key of the step."""
 
-    of_run: ActiveClaim | None = None
+    of_run: ActiveClaim
+    step: str
+    derived: Key | None = None
+
+    @property  # type: ignore[misc]
+    def key(self) -> Key:  # type: ignore[override]
+        """Derived when it is asked for: most steps do not ask."""
+        if self.derived is None:
+            self.derived = self.of_run.key.derive(self.step)
+        return self.derived
 
     @property
     def lost(self) -> bool:
-        assert self.of_run is not None
         return self.of_run.lost
 
     @property
     def deadline(self) -> float:
-        assert self.of_run is not None
         return self.of_run.deadline
 
 
@@ -138,7 +147,8 @@ class RunState:
         self._home, self._pid = branch(), _forking.pid
         self.ended = False
         """The function has ended: no further step starts."""
-        self.position = max((step.position for step in self.recorded.values()), default=0)
+        last = max((step.position for step in self.recorded.values()), default=0)
+        self._positions = itertools.count(last + 1)
         self.undos: dict[str, Undo] = {}
         self.undoing = FAILURE in self.recorded
         """Nothing new runs: the function is replayed up to its failure, to learn what to undo."""
@@ -182,12 +192,13 @@ class RunState:
                 "this process was forked in the run; only the parent runs its steps",
                 key=self.claim.key,
             )
-        self.claim.check()
+        if self.claim.lost:
+            self.claim.check()
 
     def refuse_inside(self, what: str) -> None:
         """A step that a step starts would be lost: on a resume the outer one is not run."""
         claim = active.get()
-        while claim is not None:
+        while claim is not None and claim is not self.claim:
             if isinstance(claim, StepClaim) and claim.of_run is self.claim:
                 raise UsageError(
                     f"{what} inside a step or an undo of the same run; nothing was run; do it in the "
@@ -199,7 +210,8 @@ class RunState:
     def enter(self, name: object, kind: str, fingerprint: bytes) -> Step | None:
         """Use a name, once per run. Returns what is recorded under it."""
         checked = checked_name(name, self.claim.key)
-        self.refuse_inside(f"the step {checked!r} was asked for")
+        if active.get() is not self.claim:
+            self.refuse_inside(f"the step {checked!r} was asked for")
         token = object()
         if self._used.setdefault(checked, token) is not token:
             raise UsageError(
@@ -232,8 +244,7 @@ class RunState:
         return len(self._used)
 
     def next_position(self) -> int:
-        self.position += 1
-        return self.position
+        return next(self._positions)
 
     def traced(self, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
         """The function of a step, in its own span if there is a tracer for steps."""
@@ -252,8 +263,8 @@ class RunState:
 
     def step_claim(self, name: str) -> StepClaim:
         run = self.claim
-        claim = StepClaim(
-            run.key.derive(name),
+        return StepClaim(
+            run.key,
             run.owner,
             run.fence,
             run.attempt,
@@ -264,9 +275,10 @@ class RunState:
             run.clock,
             run.renewed,
             run.expires,
+            pid=run.pid,  # the run's lease is renewed, not the step's
+            of_run=run,
+            step=name,
         )
-        claim.of_run, claim.pid = run, run.pid  # the run's lease is renewed, not the step's
-        return claim
 
     def unregistered(self) -> list[str]:
         """Steps that were recorded with an undo, which the present code did not name again."""
@@ -288,16 +300,25 @@ class RunState:
 
 
 def checked_name(name: object, key: Key) -> str:
+    if type(name) is str and _is_valid(name):
+        return name
     if not isinstance(name, str) or not name or "\0" in name:
         raise UsageError("a step needs a name: text that is not empty", key=key)
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        size = LONGEST_NAME + 1
-    if size > LONGEST_NAME or name.startswith((UNDO, "twicesafe:")):
+    if not _is_valid(str.__str__(name)):
         raise UsageError(
             f"{name[:60]!r} is not a valid name for a step: use valid Unicode of at most {LONGEST_NAME} bytes "
             f"that does not begin with {UNDO!r} or 'twicesafe:'",
             key=key,
         )
     return name
+
+
+@lru_cache(maxsize=4096)
+def _is_valid(name: str) -> bool:
+    """Cached: every run of a function uses the same names."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    is_ours = name.startswith((UNDO, "twicesafe:"))
+    return 0 < size <= LONGEST_NAME and "\0" not in name and not is_ours

@@ -129,15 +129,15 @@ def prepare(
             problem,
         )
     claim.over = True  # before the store releases it: tasks that the handler left running must stop
-    delay = _delay(policy, claim, error) if known else 0
+    delay = round(_delay(policy, claim, error) * 1000) if known else 0
     return (
         Fail(
             claim.key.id,
             claim.owner,
             claim.fence,
-            round(delay * 1000),
+            delay,
             claim.attempt if isinstance(error, DeadLetter) else policy.max_attempts,
-            policy.retention_ms,
+            policy.retention_ms + delay,  # else a longer back-off would end with attempt 1
             name,
             unknown and policy.hold,
         ),

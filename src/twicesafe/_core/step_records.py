@@ -30,11 +30,16 @@ __all__ = ["ask_of", "encoded", "gone", "record"]
 def ask_of(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> RecordStep:
     """The request that records this step."""
     claim = state.claim
-    ask = RecordStep(
-        claim.key.id, claim.owner, claim.fence, call.name, call.kind, as_, call.fingerprint
+    return RecordStep(
+        claim.key.id,
+        claim.owner,
+        claim.fence,
+        call.name,
+        call.kind,
+        as_,
+        call.fingerprint,
+        undo=call.undo is not None,
     )
-    ask.undo = call.undo is not None
-    return ask
 
 
 def encoded(state: RunState, call: StepCall, value: Any) -> bytes:

@@ -82,7 +82,33 @@ def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Rep
             yield from _find_out(state, call, known)
             yield from _others_first(state, call.name)
         state.check_open()
-        return (yield from _run(state, call, known))
+        state.answered.add(call.name)  # how it ends is seen in this attempt
+        marks = call.transaction is None and (state.holds or call.probe is not None)
+        if marks or (known is not None and call.transaction is None):
+            found = yield from _marked(state, call, known)
+            if found is not None:
+                return found
+            state.check_open()  # that took its time
+        attempt = 1
+        while True:
+            reply: Reply
+            if call.transaction is not None:  # all of it is recorded, or none
+                reply = yield from in_transaction(state, call, attempt)
+                if isinstance(reply, Returned):
+                    return reply
+            else:
+                began = state.claim.clock()
+                run = state.traced(call.name, call.run)
+                reply = yield Invoke(state.step_claim(call.name), run, call.options.timeout)
+                if isinstance(reply, Returned):
+                    return (yield from _keep(state, call, reply.value, attempt, began))
+            if attempt >= call.options.attempts or not _may_retry(reply.error):
+                if marks and isinstance(reply.error, Exception):
+                    yield from _note_raised(state, call, reply.error)
+                return reply
+            yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
+            state.check_open()  # so did the back-off
+            attempt += 1
     finally:
         state.running.pop(call.name, None)
 
@@ -119,37 +145,13 @@ def _decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
         raise unreadable(error) from error
 
 
-def _run(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
-    state.answered.add(call.name)  # how it ends is seen in this attempt
-    marks = call.transaction is None and (state.holds or call.probe is not None)
-    if call.transaction is not None:
-        pass  # all of it is recorded, or none
-    elif known is not None and known.result != RAISED:  # its worker did not record how it ended
-        found = yield from _probed(state, call)
-        if found is not None:
-            return found
-    elif marks:
+def _marked(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply | None]:
+    """A step with a mark of its start: did a worker die in it? Else mark it. None: run it."""
+    if known is not None and known.result != RAISED:  # its worker did not record how it ended
+        return (yield from _probed(state, call))
+    if state.holds or call.probe is not None:  # else an earlier version of the code marked it
         yield from record(state, ask_of(state, call, StepState.STARTED))
-    attempt = 0
-    while True:
-        attempt += 1
-        state.check_open()  # the mark, the probe or the back-off took its time
-        reply: Reply
-        if call.transaction is not None:
-            reply = yield from in_transaction(state, call, attempt)
-            if isinstance(reply, Returned):
-                return reply
-        else:
-            began = state.clock()
-            run = state.traced(call.name, call.run)
-            reply = yield Invoke(state.step_claim(call.name), run, call.options.timeout)
-            if isinstance(reply, Returned):
-                return (yield from _keep(state, call, reply.value, attempt, began))
-        if attempt >= call.options.attempts or not _may_retry(reply.error):
-            if marks and isinstance(reply.error, Exception):
-                yield from _note_raised(state, call, reply.error)
-            return reply
-        yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
+    return None
 
 
 def _find_out(state: RunState, call: StepCall, known: Step | None) -> Flow[None]:

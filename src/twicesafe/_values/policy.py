@@ -64,7 +64,7 @@ class Policy:
     max_lease: Duration = 3600
     """How long a claim can be renewed at most; after that a hung handler loses it."""
     retention: Duration = 86400
-    """How long a completed record is kept, counted from completion."""
+    """How long a completed record is kept, counted from completion; a failed one, from the end of its back-off."""
     in_flight: Literal["wait", "reject"] = "wait"
     """What a duplicate does while the first delivery runs: wait for its result, or be rejected."""
     wait: Duration = 30

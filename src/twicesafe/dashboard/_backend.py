@@ -31,6 +31,7 @@ from .._core.protocol import Read
 from .._core.sample_schedule import SampleSchedule
 from .._runtime.adapting import for_threads
 from .._values.clocks import since_boot
+from .._values.closed import Closed
 from .._values.policy import Policy
 from .._values.records import AuditEntry, Record, Stats
 from .._values.settings import seconds
@@ -100,6 +101,10 @@ class Backend:
     @property
     def receiver(self) -> Any:
         return self._receiver
+
+    @property
+    def is_closed(self) -> bool:
+        return isinstance(self._receiver._runtime.store, Closed)
 
     @property
     def place(self) -> str:

@@ -95,6 +95,9 @@ class Visits:
         return endpoint
 
     async def _guarded(self, page: Page, visit: Visit) -> Response:
+        if self._backend.is_closed:
+            words = "Its receiver is closed: this process is about to stop."
+            return self._sorry(visit, 503, "The dashboard is closed", words)
         try:
             return await page(visit)
         except BadFormError as error:

@@ -31,7 +31,7 @@ from ._kinds import (
     Unprotected,
 )
 
-__all__ = ["Observer", "Tracer", "log_warnings", "notifier", "tracer_of"]
+__all__ = ["CarefulTracer", "Observer", "Tracer", "log_warnings", "notifier", "tracer_of"]
 
 _log = logging.getLogger("twicesafe")
 
@@ -55,25 +55,27 @@ class Tracer(Protocol):
         ...
 
 
-def tracer_of(observers: Sequence[Observer]) -> Tracer | None:
+def tracer_of(observers: Sequence[Observer]) -> CarefulTracer | None:
     """The first observer that traces."""
     candidates: Sequence[object] = observers
     found = next((one for one in candidates if isinstance(one, Tracer)), None)
-    return None if found is None else _Careful(found)
+    return None if found is None else CarefulTracer(found)
 
 
-class _Careful:
+class CarefulTracer:
     """A tracer that raises does not stop the work, like any other observer."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def trace(self, key: Key, run: Callable[[], Any]) -> Callable[[], Any]:
+    def run(self, key: Key, run: Callable[[], Any]) -> Any:
+        """Run the handler in its span. The tracer is asked now, not when the call is made: a duplicate runs none."""
         try:
-            return self._tracer.trace(key, run)
+            traced = self._tracer.trace(key, run)
         except Exception:
             _log.exception("a tracer failed; the handler runs without a span")
-            return run
+            traced = run
+        return traced()
 
     def trace_step(self, key: Key, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
         """Of a step of a durable run; a tracer need not have it."""

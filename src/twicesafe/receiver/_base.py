@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, NoReturn, Self
 
 from .. import events
@@ -33,6 +34,7 @@ from .._values.outcomes import Outcome
 from .._values.policy import Policy
 from .._values.signed_key import require_signature
 from ..errors import ConfigurationError, stays_here
+from ..events._notifying import CarefulTracer
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, mask
 from ._decorator import Decoration
@@ -49,7 +51,7 @@ class ReceiverBase:
     _runtime: Any
     store: Any
     _upkeep: list[Any]
-    _tracer: events.Tracer | None = None
+    _tracer: CarefulTracer | None = None
     _activity: Any = None
     """What `health` looks at; only if there are observers."""
     _breakers: list[Any]
@@ -183,7 +185,7 @@ class ReceiverBase:
             self._observed,
         )
         if self._tracer is not None:
-            call.run = self._tracer.trace(key, run)
+            call.run = partial(self._tracer.run, key, run)
         return call
 
     def _compared(self, fingerprint: object) -> tuple[bytes | None, Any]:

@@ -78,6 +78,7 @@ class _DurableBase(Generic[P]):
         self._owner = owner.options(
             policy=policy.replace(takeover="retry"), scope=(*owner.scope, *scope)
         )
+        self._unchecked = self._owner.options(fingerprint=False)
         self._not_waiting = ResolvedPolicy(self._owner.policy.replace(in_flight="reject"))
         """For the completer: a run that another worker has is skipped."""
         self._profile: HandlerProfile = profile_of(function)
@@ -142,8 +143,7 @@ class _DurableBase(Generic[P]):
             return self._function(self._steps(self._owner._runtime, state), *args, **kwargs)
 
         owner = self._owner
-        unchecked = owner.options(fingerprint=False)
-        call: Call = unchecked._call(full, invoke, self._profile, args, kwargs)
+        call: Call = self._unchecked._call(full, invoke, self._profile, args, kwargs)
         if run is None:
             call.fingerprint, call.field_names = self._fingerprint(named, args, kwargs)
         else:
@@ -153,7 +153,7 @@ class _DurableBase(Generic[P]):
         )
         call.run = run_of(call)
         if owner._tracer is not None:
-            call.run = owner._tracer.trace(call.key, call.run)
+            call.run = functools.partial(owner._tracer.run, call.key, call.run)
         return call
 
     def _resumed(self, run: DueRun) -> Call:

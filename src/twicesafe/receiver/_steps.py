@@ -22,7 +22,6 @@ from .._core import steps as flows
 from .._core.commands import Raised, Reply
 from .._core.handler_profile import profile_of
 from .._core.run_state import RunState, StepCall, StepOptions, Unwind
-from .._values.fingerprint import fingerprint
 from .._values.keys import Key
 from .._values.policy import Backoff
 from .._values.records import Cause
@@ -110,7 +109,7 @@ class _StepsBase:
     ) -> StepCall:
         profile, probe = profile_of(function), self._options.probe
         try:
-            print_ = fingerprint(profile.named(args, kwargs))
+            print_ = profile.of_arguments(args, kwargs)
         except UsageError as error:
             why = str(error).rsplit(": ", 1)[0]
             raise UsageError(
@@ -121,7 +120,7 @@ class _StepsBase:
         return StepCall(
             name,
             "run",
-            functools.partial(function, *args, **kwargs),
+            functools.partial(function, *args, **kwargs) if args or kwargs else function,
             print_,
             profile.declared,
             undo,
@@ -150,7 +149,7 @@ class _StepsBase:
             name,
             "transact",
             functools.partial(function, connection, *args, **kwargs),
-            fingerprint(profile.named((None, *args), kwargs)),
+            profile.of_arguments((None, *args), kwargs),
             profile.declared,
             undo,
             self._options,
@@ -184,7 +183,8 @@ class Steps(_StepsBase):
         ``undo``: called with the result if the whole run fails. Inside the function `current_key()` is
         derived from the step's name.
         """
-        return cast("T", self._take(self._call(name, function, args, kwargs, undo)))
+        value: T = self._take(self._call(name, function, args, kwargs, undo))
+        return value
 
     def transact(
         self,
@@ -267,7 +267,8 @@ class AsyncSteps(_StepsBase):
         ``undo``: called with the result if the whole run fails. Inside the function `current_key()` is
         derived from the step's name.
         """
-        return cast("T", await self._take(self._call(name, function, args, kwargs, undo)))
+        value: T = await self._take(self._call(name, function, args, kwargs, undo))
+        return value
 
     async def transact(
         self,
@@ -347,6 +348,6 @@ def _now() -> datetime:
 
 
 def _value(reply: Reply) -> Any:
-    if isinstance(reply, Raised):
+    if type(reply) is Raised:
         raise reply.error
     return reply.value

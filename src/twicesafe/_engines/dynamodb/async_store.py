@@ -3,104 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
-from ..._core.driving import drive_async
 from ..._core.protocol import Request
 from ..._values.drivers import require
-from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
-from ...stores._batching import PerLoop
-from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
+from ...stores._base import Capabilities
+from ..versioned.stores import AsyncVersionedStore, EnginePrograms, LoopClient, VersionedStore
 from .client import arguments, config, place, received, refused, settings_refused, with_models
 from .items import BotoCall
-from .programs import DynamodbPrograms
 from .settings import Settings
-from .store import CAPABILITIES, UNTRIED, DynamodbStore
-from .table import TablePause, examine, migrate, prepare
+from .store import CAPABILITIES, ENGINE, UNTRIED, DynamodbStore
+from .table import TablePause
 
 __all__ = ["AsyncDynamodbStore"]
 
-T = TypeVar("T")
 
+class DynamodbLoopClient(LoopClient):
+    """The clients of aiobotocore of one event loop."""
 
-class AsyncDynamodbStore(AsyncStore):
-    """The async store, for event loops."""
-
-    capabilities: ClassVar[Capabilities] = CAPABILITIES
-    untried: ClassVar[Mapping[str, str]] = UNTRIED
-
-    def __init__(self, settings: Settings, clock: ServiceClock | GivenClock | None = None) -> None:
-        self.settings = settings
-        self.url = settings.url
-        self.leases = LeaseWatch(clock or ServiceClock(), settings.skew)
-        self.programs = DynamodbPrograms(self.leases)
-        self._loops = PerLoop(lambda: LoopClient(self))
-        self._tap: Callable[[str, Any], None] | None = None
-        """Tests only: called before and after every call."""
-        self._blocking: DynamodbStore | None = None
-        self._is_checked = False
-
-    @classmethod
-    def open(cls, url: str) -> Self:
-        require("boto3", "aiobotocore.session", extra="dynamodb")
-        return cls(Settings.of(url))
-
-    def blocking_store(self) -> DynamodbStore:
-        if self._blocking is None:
-            self._blocking = DynamodbStore(self.settings, leases=self.leases)
-        return self._blocking
-
-    async def ready(self) -> None:
-        """Connects, and checks the table once: also because that reads the time of the service."""
-        client = self._loops.here()
-        if not self._is_checked:
-            async with client.checking:
-                if not self._is_checked:
-                    await client.run(prepare(self.settings))
-                    self._is_checked = True
-        await client.connected()
-
-    async def perform(self, request: Request) -> Any:
-        if not self._is_checked:
-            await self.ready()
-        return await self._loops.here().run(self.programs.perform(request))
-
-    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        return await asyncio.gather(*(self._attempt(request) for request in requests))
-
-    async def _attempt(self, request: Request) -> Any:
-        try:
-            return await self.perform(request)
-        except Exception as error:
-            return error
-
-    async def doctor(self) -> list[Finding]:
-        return await self._loops.here().run(examine(self.settings))
-
-    async def migrate(self, tell: Progress = None) -> list[str]:
-        return await self._loops.here().run(migrate(self.settings))
-
-    async def close(self) -> None:
-        client = self._loops.forget()
-        if client is not None:
-            await client.close()
-        blocking, self._blocking = self._blocking, None
-        if blocking is not None:
-            await asyncio.to_thread(blocking.close)
-
-
-class LoopClient:
-    """The clients of one event loop, and how they run programs."""
-
-    def __init__(self, store: AsyncDynamodbStore) -> None:
-        self._store = store
-        self.checking = asyncio.Lock()
-        self._connecting = asyncio.Lock()
+    def __init__(self, store: AsyncVersionedStore) -> None:
+        super().__init__(store)
         self._clients: dict[bool, Any] = {}
-
-    async def run(self, program: Program[T]) -> T:
-        return await drive_async(program, self._execute)
 
     def _execute(self, command: Any) -> Any:
         if isinstance(command, BotoCall):
@@ -114,7 +38,7 @@ class LoopClient:
 
     async def _call(self, call: BotoCall) -> Any:
         client = self._clients.get(call.once) or await self.connected(call.once)
-        settings, clock, tap = self._store.settings, self._store.leases.clock, self._store._tap
+        settings, clock, tap = self.store.settings, self.store.leases.clock, self.store._tap
         if tap is not None:
             tap("before", call)
         sent = clock.steady()
@@ -139,7 +63,7 @@ class LoopClient:
         from aiobotocore.session import get_session
         from botocore.exceptions import BotoCoreError
 
-        settings = self._store.settings
+        settings = self.store.settings
         try:
             session = with_models(get_session())
             chosen = AioConfig(**config(settings, once, session.user_agent()))
@@ -152,3 +76,27 @@ class LoopClient:
         clients, self._clients = self._clients, {}
         for client in clients.values():
             await client.close()
+
+
+class AsyncDynamodbStore(AsyncVersionedStore):
+    """The async store, for event loops."""
+
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
+    untried: ClassVar[Mapping[str, str]] = UNTRIED
+    engine: ClassVar[EnginePrograms] = ENGINE
+    blocking: ClassVar[type[VersionedStore]] = DynamodbStore
+    client: ClassVar[Any] = DynamodbLoopClient
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        require("boto3", "aiobotocore.session", extra="dynamodb")
+        return cls(Settings.of(url))
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        return await asyncio.gather(*(self._attempt(request) for request in requests))
+
+    async def _attempt(self, request: Request) -> Any:
+        try:
+            return await self.perform(request)
+        except Exception as error:
+            return error

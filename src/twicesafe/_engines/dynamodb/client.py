@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 from ..._version import __version__
 from ...errors import ConfigurationError, StoreUnavailableError
 from ..versioned.lease_watch import GivenClock, ServiceClock
-from .error_messages import REFUSED, code_of, explain
-from .items import BotoCall, ConditionFailed
+from .error_messages import CONFLICTED, REFUSED, code_of, explain
+from .items import CONFLICT, BotoCall, ConditionFailed
 from .settings import Settings
 
 __all__ = [
@@ -111,8 +111,11 @@ def refused(error: Exception, settings: Settings, clock: Clock, sent: int) -> Co
     response: dict[str, Any] = getattr(error, "response", None) or {}
     if response:
         _hear(response, settings, clock, sent)
-    if code_of(error) == REFUSED:
+    code = code_of(error)
+    if code == REFUSED:
         return ConditionFailed(response.get("Item"))
+    if code == CONFLICTED:
+        return CONFLICT
     raise explain(error, settings.url) from error
 
 

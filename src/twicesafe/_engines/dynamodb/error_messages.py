@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from ...errors import ConfigurationError, StoreError, StoreUnavailableError
 
-__all__ = ["REFUSED", "code_of", "explain"]
+__all__ = ["CONFLICTED", "REFUSED", "code_of", "explain"]
 
 REFUSED: Final = "ConditionalCheckFailedException"
+CONFLICTED: Final = "ReplicatedWriteConflictException"
+"""Only on tables with strong consistency across regions: another region writes the item. Nothing was written."""
 
 _CREDENTIALS: Final = (
     "{where}: no valid AWS credentials ({code}: {text}); set AWS_ACCESS_KEY_ID and "

@@ -23,6 +23,7 @@ from ...errors import CorruptRecordError, SchemaVersionError
 from ..versioned.record import EMPTY, SPARE, Versioned, WriteRefused, granted, is_empty
 
 __all__ = [
+    "CONFLICT",
     "RETURN_OLD",
     "Attributes",
     "BotoCall",
@@ -54,6 +55,10 @@ class ConditionFailed(NamedTuple):
 
     item: Attributes | None
     """The item that is there; None: there is none."""
+
+
+CONFLICT: Final = ConditionFailed(None)
+"""Another region writes the item at this moment; which item is there must be read."""
 
 
 # --- attributes ------------------------------------------------------------------------------
@@ -149,7 +154,7 @@ def item_of(found: Attributes) -> Versioned:
 
 
 def refused_by(reply: Any) -> WriteRefused | None:
-    """What stands against a write; None: it was written."""
+    """What stands against a write, unless it is a `CONFLICT`; None: it was written."""
     if not isinstance(reply, ConditionFailed):
         return None
     return WriteRefused(None if reply.item is None else item_of(reply.item))

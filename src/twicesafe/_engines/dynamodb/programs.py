@@ -13,6 +13,7 @@ from ..._values.records import State
 from ...stores._base import Program
 from ..versioned.record import Believed, Versioned, WriteRefused
 from .items import (
+    CONFLICT,
     RETURN_OLD,
     Attributes,
     BotoCall,
@@ -41,10 +42,14 @@ class DynamodbPrograms(TableScans):
     def write(
         self, after: Versioned, before: Versioned | None, once: bool
     ) -> Program[WriteRefused | None]:
-        return refused_by((yield put(after, before, once)))
+        return (yield from self._written(after.row.id, put(after, before, once)))
 
     def update(self, belief: Believed) -> Program[WriteRefused | None]:
-        return refused_by((yield _update_item(belief)))
+        return (yield from self._written(belief.id, _update_item(belief)))
+
+    def _written(self, id_: bytes, call: BotoCall) -> Program[WriteRefused | None]:
+        reply = yield call
+        return WriteRefused((yield from self.load(id_))) if reply is CONFLICT else refused_by(reply)
 
 
 def _update_item(belief: Believed) -> BotoCall:

@@ -12,19 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from ..._core.driving import drive
 from ..._core.protocol import Request
-from ..._forking import RenewedLock, in_child
 from ..._values.drivers import require
-from ...stores._base import Capabilities, Finding, Progress, Store
-from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
+from ...stores._base import Capabilities
+from ..versioned.stores import EnginePrograms, VersionedStore
 from .client import arguments, connect, received, refused
 from .items import BotoCall
 from .programs import SCANS, DynamodbPrograms
 from .settings import Settings
 from .table import TablePause, examine, migrate, prepare
 
-__all__ = ["CAPABILITIES", "UNTRIED", "DynamodbStore"]
+__all__ = ["CAPABILITIES", "ENGINE", "UNTRIED", "DynamodbStore"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,41 +36,23 @@ UNTRIED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+ENGINE: Final = EnginePrograms(DynamodbPrograms, prepare, migrate, examine)
 
-class DynamodbStore(Store):
+
+class DynamodbStore(VersionedStore):
     """The blocking store, for threads."""
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     untried: ClassVar[Mapping[str, str]] = UNTRIED
-
-    def __init__(
-        self,
-        settings: Settings,
-        clock: ServiceClock | GivenClock | None = None,
-        leases: LeaseWatch | None = None,
-    ) -> None:
-        """``leases``: those of an async store, which has checked the table already."""
-        self.settings = settings
-        self.url = settings.url
-        self.leases = leases or LeaseWatch(clock or ServiceClock(), settings.skew)
-        self.programs = DynamodbPrograms(self.leases)
-        self._lock = RenewedLock()
-        self._clients: dict[bool, Any] = {}
-        """One that repeats calls, and one that does not: by `BotoCall.once`."""
-        self._tap: Callable[[str, Any], None] | None = None
-        """Tests only: called before and after every call."""
-        self._threads: ThreadPoolExecutor | None = None
-        in_child(self._forget_connections)
-        if leases is None:
-            self.migrated = drive(prepare(settings), self._execute)
+    engine: ClassVar[EnginePrograms] = ENGINE
+    _clients: dict[bool, Any]
+    """One that repeats calls, and one that does not: by `BotoCall.once`."""
+    _threads: ThreadPoolExecutor | None
 
     @classmethod
     def open(cls, url: str) -> Self:
         require("boto3", extra="dynamodb")
         return cls(Settings.of(url))
-
-    def perform(self, request: Request) -> Any:
-        return drive(self.programs.perform(request), self._execute)
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = [None] * len(requests)
@@ -90,12 +70,6 @@ class DynamodbStore(Store):
             return self.perform(request)
         except Exception as error:
             return error
-
-    def doctor(self) -> list[Finding]:
-        return drive(examine(self.settings), self._execute)
-
-    def migrate(self, tell: Progress = None) -> list[str]:
-        return drive(migrate(self.settings), self._execute)
 
     def close(self) -> None:
         with self._lock.now:
@@ -116,7 +90,7 @@ class DynamodbStore(Store):
         return self._at_once(self._call, command)
 
     def _call(self, call: BotoCall) -> Any:
-        client = self._clients.get(call.once) or self._connected(call.once)
+        client = self._clients.get(call.once) or self._connect(call.once)
         settings, clock, tap = self.settings, self.leases.clock, self._tap
         if tap is not None:
             tap("before", call)
@@ -131,7 +105,7 @@ class DynamodbStore(Store):
             tap("after", call)
         return reply
 
-    def _connected(self, once: bool = False) -> Any:
+    def _connect(self, once: bool = False) -> Any:
         with self._lock.now:
             if once not in self._clients:
                 self._clients[once] = connect(self.settings, once)
@@ -148,5 +122,4 @@ class DynamodbStore(Store):
         return list(threads.map(do, items))
 
     def _forget_connections(self) -> None:
-        """After a fork: sockets and threads are the parent's."""
         self._clients, self._threads = {}, None

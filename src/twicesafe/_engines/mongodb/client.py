@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .documents import DUPLICATE, DriverCall, Write
 from .error_messages import DUPLICATE_KEY, code_of, explain
 from .settings import Settings
 
-__all__ = ["Places", "check_options", "connected", "places_of", "refused"]
+__all__ = ["Places", "checked", "connected", "places_of", "refused"]
 
 _CURSORS = ("find", "aggregate", "list_indexes")
 """Calls whose reply is a cursor."""
@@ -25,7 +26,7 @@ class Places(NamedTuple):
     admin: Any
 
     def begin(self, call: DriverCall) -> Any:
-        """Call the driver; the reply is awaited if it is the async one."""
+        """DriverCall the driver; the reply is awaited if it is the async one."""
         arguments = call.arguments
         if call.operation == "bulk_write":
             arguments = ([_request(write) for write in arguments[0]],)
@@ -42,7 +43,7 @@ def is_cursor(call: DriverCall) -> bool:
     return call.operation in _CURSORS
 
 
-def check_options(settings: Settings) -> None:
+def checked(settings: Settings) -> Settings:
     """Refuse what the driver would only warn of: an option that it does not know, or a wrong value."""
     from pymongo.errors import PyMongoError
     from pymongo.uri_parser import split_options
@@ -53,6 +54,7 @@ def check_options(settings: Settings) -> None:
                 split_options(settings.query, validate=True, warn=False)
     except (PyMongoError, ValueError) as error:
         raise explain(error, settings.url) from error
+    return settings
 
 
 def connected(kind: Any, settings: Settings) -> Any:
@@ -98,14 +100,14 @@ def places_of(client: Any, settings: Settings, replicated: bool) -> Places:
 def refused(error: Exception, call: DriverCall, settings: Settings) -> Any:
     """The reply of a write that lost a race; raises our error for any other error."""
     if code_of(error) == DUPLICATE_KEY:
-        if call.operation == "find_one_and_update":
+        details = getattr(error, "details", None) or {}
+        if call.operation == "find_one_and_update" and _is_race(details):
             return DUPLICATE
-        details = getattr(error, "details", None)
-        if isinstance(details, dict) and _only_races(details):
-            return details  # of a bulk: the others are written
+        if call.operation == "bulk_write" and all(map(_is_race, details["writeErrors"])):
+            return details  # the others are written
     raise explain(error, settings.url) from error
 
 
-def _only_races(details: dict[str, Any]) -> bool:
-    codes = {each.get("code") for each in details.get("writeErrors", ())}
-    return codes == {DUPLICATE_KEY} and not details.get("writeConcernErrors")
+def _is_race(details: Mapping[str, Any]) -> bool:
+    """Two inserts of one document, and not a unique index that someone added."""
+    return list(details.get("keyPattern") or ("_id",)) == ["_id"]

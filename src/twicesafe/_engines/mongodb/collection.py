@@ -12,7 +12,7 @@ from ..versioned.lease_watch import GivenClock, ServiceClock
 from .documents import DriverCall
 from .settings import Settings
 
-__all__ = ["HELLO", "ask_time", "examine", "is_replicated", "migrate"]
+__all__ = ["HELLO", "ask_time", "examine", "is_replicated", "migrate", "prepare"]
 
 HELLO: Final = 30_000
 """Milliseconds after which the server is asked for its time again: a worker's steady clock may drift."""
@@ -33,6 +33,11 @@ def ask_time(clock: ServiceClock | GivenClock) -> Program[dict[str, Any]]:
 def is_replicated(hello: dict[str, Any]) -> bool:
     """A member of a replica set, or a router of a sharded cluster."""
     return "setName" in hello or hello.get("msg") == "isdbgrid"
+
+
+def prepare(settings: Settings) -> Program[list[str]]:
+    """What opening a store does."""
+    return (yield from migrate(settings)) if settings.migrate else []
 
 
 def migrate(settings: Settings) -> Program[list[str]]:

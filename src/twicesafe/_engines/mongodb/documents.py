@@ -14,12 +14,15 @@ never misread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
-from ..._values.records import Cause, Row, State
+from msgspec import Struct, ValidationError, convert
+
+from ..._values.records import Row, State
 from ...errors import CorruptRecordError, SchemaVersionError, StoreError
 from ..versioned.record import EMPTY, SPARE, Believed, Versioned, granted, is_empty
 
@@ -76,18 +79,7 @@ class Write(NamedTuple):
 
 
 def _text(value: str) -> str:
-    return value.encode(errors="replace").decode()
-
-
-def _is(kind: type) -> Any:
-    def check(value: Any) -> Any:
-        if type(value) is kind:
-            return value
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
-        return kind(value)
-
-    return check
+    return value if value.isascii() else value.encode(errors="replace").decode()
 
 
 def _whole(value: int) -> int:
@@ -105,31 +97,32 @@ def _result(value: bytes) -> bytes:
     return bytes(value)
 
 
-_FIELDS: Final[dict[str, tuple[Any, Any]]] = {
-    "scope": (
-        lambda parts: [_text(part) for part in parts],
-        lambda found: tuple(_is(str)(part) for part in _is(list)(found)),
-    ),
-    "value": (_text, _is(str)),
-    "state": (lambda state: state.value, State),
-    "fence": (_whole, _is(int)),
-    "attempt": (_whole, _is(int)),
-    "owner": (bytes, _is(bytes)),
-    "lease_until": (_whole, _is(int)),
-    "created_at": (_whole, _is(int)),
-    "changed_at": (_whole, _is(int)),
-    "expires_at": (_whole, _is(int)),
-    "hold": (bool, _is(bool)),
-    "cause": (lambda cause: cause.value, Cause),
-    "fingerprint": (bytes, _is(bytes)),
-    "result": (_result, _is(bytes)),
-    "error": (lambda text: _text(text[:4000]), _is(str)),
+_ENCODE: Final[dict[str, Callable[[Any], Any]]] = {
+    "scope": lambda parts: [_text(part) for part in parts],
+    "value": _text,
+    "state": lambda state: state.value,
+    "fence": _whole,
+    "attempt": _whole,
+    "owner": bytes,
+    "lease_until": _whole,
+    "created_at": _whole,
+    "changed_at": _whole,
+    "expires_at": _whole,
+    "hold": bool,
+    "cause": lambda cause: cause.value,
+    "fingerprint": bytes,
+    "result": _result,
+    "error": lambda text: _text(text[:4000]),
 }
-
+"""How a field of a row is written. `record_of` reads all of them at once: BSON has the types of a row."""
 
 _NEVER: Final = object()
-_WRITTEN: Final = [(name, encode, EMPTY.get(name, _NEVER)) for name, (encode, _) in _FIELDS.items()]
-"""How a field is written, and what it says nothing with: `is_empty`, without a call for every field."""
+_WRITTEN: Final = [
+    (encode, EMPTY.get(name, _NEVER), type(EMPTY.get(name)), name)
+    for name, encode in _ENCODE.items()
+]
+"""With what a field has if it says nothing, and its type: `is_empty`, without a call for every field."""
+_values_of: Final = attrgetter(*_ENCODE)
 
 
 def _time_to_live(expires_at: int) -> datetime:
@@ -139,11 +132,11 @@ def _time_to_live(expires_at: int) -> datetime:
 def _body_of(record: Versioned) -> Document:
     """All but ``_id``."""
     row = record.row
-    found: Document = {}
-    for name, encode, empty in _WRITTEN:
-        value = getattr(row, name)
-        if value is not empty and (value != empty or type(value) is not type(empty)):
-            found[name] = encode(value)
+    found: Document = {
+        name: encode(value)
+        for value, (encode, empty, kind, name) in zip(_values_of(row), _WRITTEN, strict=True)
+        if value is not empty and (value != empty or type(value) is not kind)
+    }
     found["revision"] = record.revision
     if record.lease and record.lease != granted(row):
         found["lease"] = record.lease
@@ -157,6 +150,28 @@ def _body_of(record: Versioned) -> Document:
     return found
 
 
+class _Entry(TypedDict):
+    """An act of an operator."""
+
+    at: int
+    action: str
+    by: str
+    why: str
+    before: str
+
+
+class _Beside(Struct, gc=False):
+    """What a document has beside the row."""
+
+    revision: int
+    lease: int | None = None
+    audit: list[_Entry] = []
+
+
+_BYTES: Final = (bytes,)
+"""Binary values are bytes; text is never taken for base64."""
+
+
 def record_of(found: Document) -> Versioned:
     """What a document says. One that cannot be read is an error, never an empty record."""
     try:
@@ -165,24 +180,16 @@ def record_of(found: Document) -> Versioned:
                 f"a newer twicesafe wrote the record {_short(found)} (layout {found['layout']}); the "
                 "handler does not run; update this one"
             )
-        fields = {
-            name: EMPTY[name] if name in EMPTY and name not in found else decode(found[name])
-            for name, (_, decode) in _FIELDS.items()
-        }
-        row = Row(id=bytes.fromhex(found["_id"]), **fields)
-        lease = _is(int)(found["lease"]) if "lease" in found else granted(row)
-        audit = [_entry_of(entry) for entry in found.get("audit", ())]
-        return Versioned(row, _is(int)(found["revision"]), lease, audit)
-    except (KeyError, TypeError, ValueError) as error:
+        fields = {**EMPTY, **found, "id": bytes.fromhex(found["_id"])}
+        row = convert(fields, Row, builtin_types=_BYTES)
+        beside = convert(found, _Beside)
+        lease = granted(row) if beside.lease is None else beside.lease
+        return Versioned(row, beside.revision, lease, [{**entry} for entry in beside.audit])
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise CorruptRecordError(
             f"the record {_short(found)} cannot be read ({type(error).__name__}: {error}); the handler "
             "does not run; look at its document in the collection"
         ) from error
-
-
-def _entry_of(entry: Document) -> Document:
-    texts = {name: _is(str)(entry[name]) for name in ("action", "by", "why", "before")}
-    return {"at": _is(int)(entry["at"]), **texts}
 
 
 def _short(found: Document) -> str:
@@ -256,8 +263,13 @@ def _changed(belief: Believed) -> tuple[Document, Document]:
     if belief.attempts_below is not None:
         where["attempt"] = {"$lt": belief.attempts_below}
     changes = belief.changes
-    gone = {name: "" for name, value in changes.items() if is_empty(name, value)}
-    kept = {name: _FIELDS[name][0](value) for name, value in changes.items() if name not in gone}
+    kept: Document = {}
+    gone: Document = {}
+    for name, value in changes.items():
+        if is_empty(name, value):
+            gone[name] = ""
+        else:
+            kept[name] = _ENCODE[name](value)
     if changes.get("expires_at"):
         kept["ttl"] = _time_to_live(changes["expires_at"])
     elif "expires_at" in changes:

@@ -30,6 +30,17 @@ _SIZE: Final[_Explained] = (
 )
 _VALUE: Final[_Explained] = (StoreError, "{where} refuses a value ({code}): {text}")
 _SETTING: Final[_Explained] = (ConfigurationError, "{where}: the driver refuses a setting: {text}")
+_UNIQUE: Final[_Explained] = (
+    StoreError,
+    "{where}: a unique index of the collection refuses this record ({text}); drop the index: only _id is unique",
+)
+_PLACE: Final[_Explained] = (
+    ConfigurationError,
+    (
+        "{where}: no store can be in this collection ({text}); use a collection of its own, not a view; if it "
+        "is sharded, then by _id"
+    ),
+)
 _MAJORITY: Final[_Explained] = (
     StoreUnavailableError,
     (
@@ -53,6 +64,10 @@ _EXPLAINED: Final[dict[Any, _Explained]] = {
     14: _VALUE,  # TypeMismatch
     121: _VALUE,  # DocumentValidationFailure: a validator of the collection
     238: _VALUE,  # NotImplemented: an emulator
+    DUPLICATE_KEY: _UNIQUE,
+    61: _PLACE,  # ShardKeyNotFound: sharded by another field
+    73: _PLACE,  # InvalidNamespace
+    166: _PLACE,  # CommandNotSupportedOnView
     "InvalidURI": _SETTING,
     "ConfigurationError": _SETTING,
     "InvalidName": _SETTING,
@@ -67,11 +82,16 @@ _EXPLAINED: Final[dict[Any, _Explained]] = {
 
 
 def code_of(error: BaseException) -> Any:
-    """MongoDB's number for its error; the class of the error if it is the driver's."""
+    """MongoDB's number for its error; the class of the error if it is the driver's.
+
+    Of a bulk with several errors: the number of one that is not a lost race, if there is one.
+    """
     details = getattr(error, "details", None)
     if isinstance(details, dict):
-        for wrong in (*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())):
-            return wrong.get("code")
+        wrong = (*details.get("writeConcernErrors", ()), *details.get("writeErrors", ()))
+        codes = {each.get("code") for each in wrong}
+        if codes:
+            return next(iter(codes - {DUPLICATE_KEY}), DUPLICATE_KEY)
     return getattr(error, "code", None) or type(error).__name__
 
 
@@ -81,7 +101,9 @@ def explain(error: BaseException, where: str) -> StoreError | ConfigurationError
         return error
     code = code_of(error)
     kind, words = _EXPLAINED.get(code) or _EXPLAINED[""]
-    text = " ".join(str(error).split()).partition(", full error:")[0][:200]
+    text = (
+        " ".join(str(error).split()).partition(", full error:")[0].partition(" dup key:")[0][:200]
+    )
     name = (
         type(error).__name__ if code == type(error).__name__ else f"{type(error).__name__} {code}"
     )

@@ -1,6 +1,6 @@
 """The programs of MongoDB: each request as conditional writes.
 
-A program yields a `Call` and receives the driver's reply. A claim is one findAndModify that inserts the document
+A program yields a `DriverCall` and receives the driver's reply. A claim is one findAndModify that inserts the document
 or returns the one that is there, so first deliveries and repeats are one call each. An owner's request is one update;
 `versioned.deciding` says when.
 
@@ -44,13 +44,13 @@ ASKED: Final = object()
 
 class MongodbPrograms(Searches):
     def perform(self, ask: Request) -> Program[Any]:
-        yield from self._check_time()
-        return (yield from super().perform(ask))
-
-    def _check_time(self) -> Program[None]:
         """MongoDB's replies do not tell its time, so it is asked, twice a minute."""
-        if self.clock.due(HELLO):
-            yield from ask_time(self.clock)
+        requested = super().perform(ask)
+        return self._in_time(requested) if self.clock.due(HELLO) else requested
+
+    def _in_time(self, program: Program[Any]) -> Program[Any]:
+        yield from ask_time(self.clock)
+        return (yield from program)
 
     def load(self, id_: bytes) -> Program[Versioned | None]:
         found = yield get(id_)
@@ -77,8 +77,11 @@ class MongodbPrograms(Searches):
     # -- batches ------------------------------------------------------------------------------------
 
     def perform_many(self, asks: Sequence[Request]) -> Program[list[Any]]:
+        together = self._perform_many(asks)
+        return self._in_time(together) if self.clock.due(HELLO) else together
+
+    def _perform_many(self, asks: Sequence[Request]) -> Program[list[Any]]:
         """New claims are one bulk, owners' requests another. What these do not settle goes one by one."""
-        yield from self._check_time()
         answers: list[Any] = [ASKED] * len(asks)
         yield from self._claim_many(asks, answers, _distinct(asks, "claim"))
         yield from self._own_many(asks, answers, _distinct(asks, *OWNERS))

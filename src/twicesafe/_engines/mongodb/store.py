@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self
 
 from ..._core.driving import drive
 from ..._core.protocol import Request
-from ..._forking import RenewedLock, in_child
 from ..._values.drivers import require
-from ...stores._base import Capabilities, Finding, Progress, Store
-from ..versioned.lease_watch import GivenClock, LeaseWatch, ServiceClock
-from .client import Places, check_options, connected, is_cursor, places_of, refused
-from .collection import ask_time, examine, is_replicated, migrate
+from ...stores._base import Capabilities
+from ..versioned.stores import EnginePrograms, VersionedStore
+from .client import Places, checked, connected, is_cursor, places_of, refused
+from .collection import ask_time, examine, is_replicated, migrate, prepare
 from .documents import DriverCall
 from .programs import MongodbPrograms
 from .settings import Settings
 
-__all__ = ["CAPABILITIES", "UNTRIED", "MongodbStore"]
+__all__ = ["CAPABILITIES", "ENGINE", "UNTRIED", "MongodbStore", "result_of"]
 
 CAPABILITIES = Capabilities(server_clock=False, native_expiry=True, copies=True)
 
@@ -31,58 +30,24 @@ UNTRIED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+ENGINE: Final = EnginePrograms(MongodbPrograms, prepare, migrate, examine)
 
-class MongodbStore(Store):
+
+class MongodbStore(VersionedStore):
     """The blocking store, for threads."""
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     untried: ClassVar[Mapping[str, str]] = UNTRIED
-
-    def __init__(
-        self,
-        settings: Settings,
-        clock: ServiceClock | GivenClock | None = None,
-        leases: LeaseWatch | None = None,
-    ) -> None:
-        """``leases``: those of an async store, which has checked the collection already."""
-        self.settings = settings
-        self.url = settings.url
-        self.leases = leases or LeaseWatch(clock or ServiceClock(), settings.skew)
-        self.programs = MongodbPrograms(self.leases)
-        self._lock = RenewedLock()
-        self._places: Places | None = None
-        self._tap: Callable[[str, Any], None] | None = None
-        """Tests only: called before and after every call."""
-        in_child(self._forget_connections)
-        check_options(settings)
-        if leases is None:
-            self._check()
-
-    def _check(self) -> None:
-        try:
-            self._connect()
-            if self.settings.migrate:
-                self.migrated = self.migrate()
-        except BaseException:
-            self.close()
-            raise
+    engine: ClassVar[EnginePrograms] = ENGINE
+    _places: Places | None
 
     @classmethod
     def open(cls, url: str) -> Self:
         require("pymongo", extra="mongodb")
-        return cls(Settings.of(url))
-
-    def perform(self, request: Request) -> Any:
-        return drive(self.programs.perform(request), self._execute)
+        return cls(checked(Settings.of(url)))
 
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         return drive(self.programs.perform_many(requests), self._execute)
-
-    def doctor(self) -> list[Finding]:
-        return drive(examine(self.settings), self._execute)
-
-    def migrate(self, tell: Progress = None) -> list[str]:
-        return drive(migrate(self.settings), self._execute)
 
     def close(self) -> None:
         with self._lock.now:
@@ -128,7 +93,6 @@ class MongodbStore(Store):
         return places_of(client, self.settings, is_replicated(hello))
 
     def _forget_connections(self) -> None:
-        """After a fork: sockets and threads are the parent's."""
         self._places = None
 
 

@@ -2,8 +2,8 @@
 
 Redis keeps no order and no index that a claim would not pay for, so each search is one scan over all
 keys. `search.lua` decides on the server which records match, and only those are sent: the server is
-busy for a few milliseconds at a time. A scan may see a key twice while the server's table grows; a page
-shows it once, a count may count it twice.
+busy for a few milliseconds at a time. The nodes of a Cluster are searched at the same time. A scan may see a key
+twice while the server's table grows; a page shows it once, a count may count it twice.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ __all__ = ["KeySearch"]
 
 SLICE: Final = 1000
 """Keys that one call of the script examines: the server does nothing else meanwhile."""
+NODES: Final = 16
+"""Nodes that are asked before it is known how many there are; a Cluster with more is asked for as many again."""
 TRAILS: Final = 10_000
 """Keys examined in one SCAN for audit trails: few of them are trails, and only those are sent."""
 
@@ -44,10 +46,10 @@ class KeySearch(KeyScans):
             want["older"] = before[0]
         newest: dict[tuple[int, bytes], Row] = {}
         scan = _Scan(self, b"rows", ask.digits)
-        while (step := (yield from scan.step(want))) is not None:
-            now, found = step
-            some = list(_rows(found[::2], [(now, text) for text in found[1::2]]))
-            some += yield from self._elsewhere(scan.elsewhere)
+        while slices := (yield from scan.step(want)):
+            some = yield from self._elsewhere(scan.elsewhere)
+            for now, found in slices:
+                some += _rows(found[::2], [(now, text) for text in found[1::2]])
             for at, row in some:
                 place = (row.created_at, row.id)
                 if (before is None or place < before) and matches(row, ask, at):
@@ -64,21 +66,22 @@ class KeySearch(KeyScans):
     def count(self, ask: Count) -> Program[int]:
         want, total = _conditions(ask), 0
         scan = _Scan(self, b"count", ask.digits)
-        while total < ask.limit and (step := (yield from scan.step(want))) is not None:
-            _, matched = step
+        while total < ask.limit and (slices := (yield from scan.step(want))):
             others = yield from self._elsewhere(scan.elsewhere)
-            total += matched + sum(matches(row, ask, now) for now, row in others)
+            total += sum(matched for _, matched in slices)
+            total += sum(matches(row, ask, now) for now, row in others)
         return min(ask.limit, total)
 
     def survey(self, ask: Survey) -> Program[Stats]:
         counts = [0] * len(STATES)
         stuck, oldest = 0, -1
         scan = _Scan(self, b"survey")
-        while (step := (yield from scan.step({}))) is not None:
-            _, (*some, late, first) = step
-            counts = [a + b for a, b in zip(counts, some[: len(counts)], strict=True)]
-            stuck += late
-            running = [first] if first >= 0 else []
+        while slices := (yield from scan.step({})):
+            running: list[int] = []
+            for _, (*some, late, first) in slices:
+                counts = [a + b for a, b in zip(counts, some[: len(counts)], strict=True)]
+                stuck += late
+                running += [first] if first >= 0 else []
             for now, row in (yield from self._elsewhere(scan.elsewhere)):
                 counts[number_of(row.state)] += 1
                 if row.state is State.IN_PROGRESS:
@@ -144,31 +147,42 @@ class KeySearch(KeyScans):
 
 
 class _Scan:
-    """All keys of all nodes, one slice at a time; the node decides what matches."""
+    """All keys: one slice of every node at a time. The nodes decide what matches."""
 
     def __init__(self, programs: KeyScans, what: bytes, digits: str = "") -> None:
         self._programs, self._what = programs, what
         self._first = bytes.fromhex(digits[: len(digits) // 2 * 2])
-        self._node, self._cursor = 0, b"0"
+        self._cursors = dict.fromkeys(range(NODES), b"0")
+        """Of the nodes that have more, or may exist."""
         self.elsewhere: list[bytes] = []
-        """Ids of the last slice that its node could not read."""
+        """Ids of the last slices that their nodes could not read."""
 
-    def step(self, want: dict[str, Any]) -> Program[tuple[int, Any] | None]:
-        """The node's time and its answer; None: that was all."""
+    def step(self, want: dict[str, Any]) -> Program[list[tuple[int, Any]]]:
+        """The time of each node and its answer; none: that was all."""
         before = self._programs.before
-        args = (before + b"*", self._cursor, SLICE, len(before), self._what)
-        script = self._programs.scripts.search
         conditions = msgspec.msgpack.encode(want)
-        call = ScriptCall(script, (), (*args, conditions, self._first), node=self._node)
-        (reply,) = yield [call]
-        if isinstance(reply, Exception):
-            raise reply
-        if reply is None:
-            return None
-        now, self._cursor, self.elsewhere, answer = reply
-        if self._cursor == b"0":
-            self._node += 1
-        return now, answer
+        asked, self._cursors = self._cursors, {}
+        calls = []
+        for node, cursor in asked.items():
+            args = (before + b"*", cursor, SLICE, len(before), self._what, conditions, self._first)
+            calls.append(ScriptCall(self._programs.scripts.search, (), args, node=node))
+        if not calls:
+            return []
+        answers: list[tuple[int, Any]] = []
+        self.elsewhere = []
+        for node, reply in zip(asked, (yield calls), strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            if reply is None:  # there is no such node
+                continue
+            now, cursor, elsewhere, answer = reply
+            if cursor != b"0":
+                self._cursors[node] = cursor
+            if (node + 1) % NODES == 0 and asked[node] == b"0":
+                self._cursors |= dict.fromkeys(range(node + 1, node + 1 + NODES), b"0")
+            self.elsewhere += elsewhere
+            answers.append((now, answer))
+        return answers
 
 
 def _conditions(ask: Filter) -> dict[str, Any]:

@@ -121,7 +121,8 @@ class RunPrograms(RunUpkeep):
 
     def _claimed(self, ask: ClaimRequest) -> Program[Any]:
         """The answer to the plain claim of a run; if it is won, its record is locked."""
-        return (yield from self._records.decide(ask))
+        answer = yield from self._records.shortcut(ask)
+        return (yield from self._records.decide_record(ask)) if answer is None else answer
 
     def _adopted(self, row: Row, steps: list[Step]) -> Program[list[Step]]:
         """Without the steps of an older record, and with the signals that came before the run."""

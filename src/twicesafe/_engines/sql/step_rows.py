@@ -38,12 +38,17 @@ STEP_COLUMNS: Final = (
 
 
 def step_values(
-    id_: bytes, step: Step | RecordStep, *times: int, blob: type[bytes | bytearray] = bytes
+    id_: bytes | bytearray,
+    step: Step | RecordStep,
+    created: int,
+    changed: int,
+    due: int,
+    blob: type[bytes | bytearray] = bytes,
 ) -> tuple[Any, ...]:
-    """In the order of `STEP_COLUMNS`; `times`: created, changed and due; `blob`: how bytes are bound."""
+    """In the order of `STEP_COLUMNS`; `blob`: how bytes are bound."""
     result = step.result
     return (
-        blob(id_),
+        id_,
         blob(step.name.encode()),
         NUMBER_OF_KIND[step.kind],
         NUMBER_OF_STATE[step.state],
@@ -51,7 +56,9 @@ def step_values(
         step.attempt,
         step.position,
         1 if step.undo else 0,
-        *times,
+        created,
+        changed,
+        due,
         blob(step.fingerprint),
         None if result is None else blob(result),
     )

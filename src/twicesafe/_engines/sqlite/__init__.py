@@ -15,7 +15,8 @@ another connection writes. SQLite waits for it up to ``timeout``; after that it 
     programs         the statements: the common cases in one statement each
     connections      one writing connection, many readers, and what happens at a fork
     store            the stores, blocking and async: which request goes to which connection
-    settings         the URL and its file: how a connection is opened, what an error means
+    settings         the URL: the path and the options
+    database_file    the file: how a connection is opened, whether it is still ours, what an error means
     in_transaction   the record in the caller's transaction
     outbox_programs  the outbox in the caller's database
 """

@@ -1,4 +1,4 @@
-"""The URL of a SQLite store and its file: open a connection, guard the file, translate errors."""
+"""The file of a SQLite store: open connections to it, notice if it is replaced, translate errors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
 
-__all__ = ["OPTIONS", "DatabaseFile", "path_of"]
-
-OPTIONS: Final = {"synchronous": "full", "timeout": 5.0, "table": "twicesafe", "migrate": True}
+__all__ = ["DatabaseFile"]
 
 LOOK_EVERY: Final = 0.001
 """Seconds between two looks at the file's path, each of which takes 3 % of a delivery."""
@@ -189,14 +186,3 @@ def _close(descriptor: int, identity: tuple[int, int]) -> None:
         is_ours = (found.st_ino, found.st_dev) == identity
         if is_ours and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_PATH:
             os.close(descriptor)
-
-
-def path_of(url: str) -> str:
-    start = "sqlite:///"
-    path = unquote(url.partition("?")[0][len(start) :]) if url.startswith(start) else ""
-    if not path or path == ":memory:" or path.startswith("file:") or "\0" in path:
-        raise ConfigurationError(
-            "a SQLite URL is sqlite:///file.db or sqlite:////absolute/file.db; "
-            "for a store without a file use memory://"
-        )
-    return path

@@ -18,7 +18,7 @@ from ..sql.layouts import NARROW, Layout
 from ..sql.migrations import RecordsSchema, Schema
 from ..sql.moving import RecordMoves
 from ..sql.programs import READING, SqlPrograms
-from ..sql.step_rows import step_values
+from ..sql.step_rows import ID_BYTES, step_values
 
 __all__ = ["LARGE_RESULT", "SqlitePrograms", "SqliteRecordsSchema", "SqliteSchema"]
 
@@ -175,8 +175,8 @@ class SqlitePrograms(SqlPrograms):
 
     def _step_values(self, ask: RecordStep, now: int) -> tuple[Any, ...]:
         due = now + ask.delay if ask.delay else 0
-        of_record = bytearray(self.stored(ask.id)), bytearray(ask.owner), ask.fence
-        return (*step_values(ask.id[:16], ask, now, now, due, blob=bytearray), *of_record)
+        step = step_values(bytearray(ask.id[:ID_BYTES]), ask, now, now, due, bytearray)
+        return *step, bytearray(self.stored(ask.id)), bytearray(ask.owner), ask.fence
 
     def peek(self, ask: ClaimRequest) -> Program[Claimed | None]:
         """The answer that needs no write, if there is one."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..._core import lifecycle
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Request, Verdict
-from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS
+from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS, RecordStep
 from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ..sql.commands import atomically
 from ..sql.migrations import LAYOUT_CHANGES
@@ -28,6 +28,9 @@ RETRY_WHEN_LOCKED: Final = 500
 EMPTY_LOOKS: Final = 64
 """After this many looks in a row that found no record, claims are made without a look, until one of
 them finds a record. Most keys are delivered once, and a look is one of three statements then."""
+
+_ALWAYS_WRITTEN: Final = frozenset({Complete, RecordStep})
+"""The two requests that a handler or a step ends with."""
 
 _TO_WRITE: Final = object()
 """In place of an answer: this item needs a write."""
@@ -76,23 +79,24 @@ class SqliteRequests(SqliteConnections):
         """`tries`: how often it is repeated if the records were migrated to another layout meanwhile."""
         op = request.op
         try:
-            if op in RUN_OPS and not self._has_runs(op):
+            programs = self.programs
+            if op in RUN_OPS and not programs.runs.is_ready and not self._prepare_runs(op):
                 return WITHOUT_RUNS[op]
-            if self.programs.moves is not None:
-                moved = self.programs.move_and_perform(request)
+            if programs.moves is not None:
+                moved = programs.move_and_perform(request)
                 return self._write(atomically(moved, SqlitePrograms.begin))
-            if type(request) is Complete:
+            if type(request) in _ALWAYS_WRITTEN:
                 return self._writes.perform(request)
             if type(request) is ClaimRequest:
                 if not request.looked and self._writes.is_busy():  # do not wait for the writer
-                    answer = self._read(self.programs.peek(request))
+                    answer = self._read(programs.peek(request))
                     if answer is not None:
                         return answer
                 return self._writes.perform(request)
             if op in READING:
-                return self._read(getattr(self.programs, op)(request))
+                return self._read(getattr(programs, op)(request))
             if op == "sweep":
-                return self._write(self.programs.sweep(request))  # type: ignore[arg-type]
+                return self._write(programs.sweep(request))  # type: ignore[arg-type]
             return self._writes.perform(request)
         except SchemaVersionError:
             if not tries:
@@ -108,17 +112,17 @@ class SqliteRequests(SqliteConnections):
                 answers[index] = self._perform_or_error(requests[index])
         return answers
 
-    def _has_runs(self, op: str) -> bool:
+    def _prepare_runs(self, op: str) -> bool:
         """Create the tables of durable runs, before the transaction that needs them.
 
         False: they are missing, and this request does not need them.
         """
-        runs = self.programs.runs
-        return runs.is_ready or self._write(runs.prepared(op))
+        return self._write(self.programs.runs.prepared(op))
 
     def _perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        if any(request.op in RUN_OPS for request in requests):
-            self._has_runs("record_step")
+        is_ready = self.programs.runs.is_ready
+        if not is_ready and any(request.op in RUN_OPS for request in requests):
+            self._prepare_runs("record_step")
         if self.programs.moves is not None:
             return [self._perform_or_error(request) for request in requests]
         answers: list[Any] = [_TO_WRITE] * len(requests)

@@ -20,12 +20,13 @@ from ..sql.layouts import MOVING, Layout
 from ..sql.migrations import migrate_records, prepare
 from ..sql.moving import RecordMoves
 from .clock import agreed_offset, known_offset
-from .database_file import OPTIONS, DatabaseFile, path_of
+from .database_file import DatabaseFile
 from .doctor import findings
 from .in_transaction import SqliteInTransaction
 from .outbox_programs import SqliteOutbox, SqliteOutboxPort
 from .programs import SqlitePrograms, SqliteRecordsSchema, SqliteSchema
 from .requests import SqliteRequests
+from .settings import OPTIONS, path_of
 
 __all__ = ["AsyncSqliteStore", "SqliteStore"]
 

@@ -2,6 +2,7 @@
 
     record        a record with its version, and what an owner believes of it
     deciding      the requests: decide here, write if the version is still the same
+    stores        `Store` and `AsyncStore`, as far as both engines have the same
     lease_watch   when a lease is over, without a clock in the server's conditions
 
 A record has a fence and a *revision*, which counts its writes. `_core.lifecycle` decides in the worker; the

@@ -90,7 +90,7 @@ class VersionedPrograms(ABC):
 
     def claim(self, ask: ClaimRequest) -> Program[Claimed]:
         """A new key is the common case, so this begins as if there were no record."""
-        return (yield from self.settle(ask, None))  # type: ignore[no-any-return]
+        return self.settle(ask, None)
 
     def settle(self, ask: Any, found: Versioned | None) -> Program[Any]:
         for _ in range(TRIES):

@@ -50,6 +50,18 @@ class FailureRules(StoreRules):
         yield Advance(1)
         assert (yield claim(B)).attempt == 2
 
+    @rule("P8", exact_time=True)
+    def test_attempts_of_a_failed_key_count_until_its_retention_ends(self) -> Script[None]:
+        mine = yield from won(A)
+        yield mine.fail(delay=1000, retention=3000)
+        yield Advance(2999)
+        second = yield from won(B)
+        assert second.answer.attempt == 2
+        yield second.fail(delay=1000, retention=3000)
+        yield Advance(3000)
+        answer = yield claim(C)
+        assert (answer.attempt, answer.cause) == (1, Cause.FAILED)
+
     @rule()
     def test_after_its_back_off_a_key_runs_again(self) -> Script[None]:
         mine = yield from won(A)
