@@ -78,7 +78,10 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
 def _apart(some: Sequence[Trial]) -> str:
     """What is said of trials that were run apart from the others."""
     versions = sorted({done.version for done in some if done.version})
+    whole = TRIALS[some[0].name].portions
     size = " Full size." if all(done.full for done in some) else ""
+    if size and any(done.counts.get("portions", whole) != whole for done in some):
+        size = f" The full size has {whole} portions; those that were tried are counted below."
     return size + (f" Tried on {', '.join(versions)}." if versions else "")
 
 
