@@ -251,7 +251,9 @@ def test_a_cancelled_fetch_gives_back_what_came(stage: Stage, monkeypatch: pytes
     with stage.source(ack_wait="1h", timeout="30") as member:
         (sent,) = stage.send()
         with monkeypatch.context() as patched:
-            patched.setattr("twicesafe.consumers.sources._jetstream.Request._end", lambda _: None)
+            patched.setattr(
+                "twicesafe.consumers.sources._jetstream.PullReplies._end", lambda _: None
+            )
             asking = asyncio.run_coroutine_threadsafe(member.source.fetch(10, 20), member.loop)
             until(lambda: (request := member.source._request) and request.messages)
             asking.cancel()

@@ -16,6 +16,7 @@ from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Verdict
 from twicesafe._engines.dynamodb import DynamodbStore
 from twicesafe._engines.dynamodb.settings import Settings
 from twicesafe._engines.dynamodb.table import examine, migrate, prepare
+from twicesafe._engines.versioned import deciding
 
 __all__ = ["store"]
 
@@ -37,6 +38,7 @@ def test_a_write_that_meets_one_of_another_region_is_decided_again(store: Dynamo
 def test_writes_of_another_region_that_do_not_end_are_an_outage(
     store: DynamodbStore, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(deciding, "TRIES", 2)
     monkeypatch.setattr(store.programs, "load", lambda id_: iter_of(None))
     throttled(store, 1000, CONFLICT)
     with pytest.raises(StoreUnavailableError, match="nothing was written"):

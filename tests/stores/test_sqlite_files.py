@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreError
+from twicesafe import AsyncReceiver, ConfigurationError, Policy, Receiver, StoreError
 from twicesafe._engines.sqlite import SqliteStore, database_file
 from twicesafe.stores._urls import default_url
 
@@ -132,8 +132,9 @@ def test_the_same_on_an_event_loop(tmp_path: Path, change: Any):
 
 def test_a_handler_that_runs_meanwhile_learns_that_nothing_was_recorded(tmp_path: Path):
     path = tmp_path / "keys.db"
+    policy = Policy(lease=3)  # a recording is retried until the lease ends
     with (
-        Receiver.open(f"sqlite:///{path}") as receiver,
+        Receiver.open(f"sqlite:///{path}", policy=policy) as receiver,
         pytest.raises(StoreError, match="while it was open"),
     ):
         receiver.process("k", lambda: replaced(path))

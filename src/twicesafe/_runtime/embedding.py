@@ -28,8 +28,8 @@ def load_embedding() -> Embedding:
         model: Any = wordllama.WordLlama.load(cache_dir=place, disable_download=True)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"the embedding model cannot be loaded from the files of wordllama ({error}); install it again: "
-            "pip install 'twicesafe[semantic]'"
+            f"the embedding model cannot be loaded from the files of wordllama ({error}); "
+            "install the extra semantic again"
         ) from error
 
     def embed(text: str) -> array[float]:
