@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tests.servers import shared
 from twicesafe import Backoff, Key, Policy
 from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Read, Renew, Verdict
 from twicesafe._values.owner_token import new_owner
 from twicesafe._values.records import State
 from twicesafe.errors import StoreUnavailableError
 
-from .drivers import DRIVERS, DriverReceiver, through
+from .drivers import DRIVERS, DriverReceiver, sturdy, through
 from .proxy import ACTS, Fault, Proxy
 from .trial import KEYED, SERVERS, Trial, trial
 
@@ -218,7 +217,7 @@ def bench_for(
     t: Trial, driver: str, way: str, policy: Policy = POLICY, **options: object
 ) -> Iterator[Bench]:
     """A fresh store behind a proxy, and a client of this driver to it."""
-    server = shared(t.engine)
+    server = sturdy(t.engine)
     with server.fresh() as fresh, Proxy(server.port) as proxy:
         url = through(fresh, proxy.port)
         for name, value in options.items():
@@ -311,7 +310,7 @@ def end_in_mid_record(server: Any, url: str, driver: str, delay: float = 0.3) ->
 def ending_loops(t: Trial) -> None:
     """An event loop ends (asyncio.run returns, Ctrl-C) while a result is being recorded. Does the loop end,
     and is the work recorded?"""
-    server = shared(t.engine)
+    server = sturdy(t.engine)
     for driver in DRIVERS[t.engine][1:]:
         for _ in range(t.size(2, 10)):
             with server.fresh() as url:

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.servers import shared
 from twicesafe import Key
 from twicesafe._core.protocol import (
     Abandon,
@@ -36,7 +35,7 @@ from twicesafe._core.protocol import (
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.stores._urls import open_async_store, open_store
 
-from .drivers import through
+from .drivers import sturdy, through
 from .linearity import UNDECIDED, UNKNOWN, Call, check, partition
 from .proxy import Fault, Proxy
 from .trial import KEYED, SERVERS, Trial, trial
@@ -143,9 +142,12 @@ def _place(t: Trial) -> Iterator[tuple[str, Proxy | None]]:
         with tempfile.TemporaryDirectory(prefix="twicesafe-lab-") as folder:
             yield f"sqlite:///{Path(folder) / 'keys.db'}", None
         return
-    server = shared(t.engine)
+    server = sturdy(t.engine)
     with server.fresh() as url, Proxy(server.port) as proxy:
-        yield through(url, proxy.port), proxy
+        try:
+            yield through(url, proxy.port), proxy
+        finally:
+            t.expect(server.running, "the server died")
 
 
 def record(url: str, recorder: Recorder, rng: random.Random, clients: int, operations: int) -> None:

@@ -27,8 +27,10 @@ from tests.stores.etcd_clients import KINDS, MINUTE, A, B, RawEtcd, claim, compl
 from twicesafe import Key, Receiver
 from twicesafe._core.protocol import Ack, Fail, Forget, Read, Renew, Resolve, Sweep, Verdict
 from twicesafe._engines.etcd import EtcdStore, programs, record_layout
+from twicesafe._engines.etcd.doctor import _member
 from twicesafe._engines.etcd.error_messages import NoSpaceError
 from twicesafe._engines.etcd.leases import MOST, Leases
+from twicesafe._engines.etcd.messages import message as etcd_message
 from twicesafe._engines.etcd.record_layout import INLINE
 from twicesafe._values.clocks import wall_clock
 from twicesafe._values.records import Row, State
@@ -441,6 +443,26 @@ def test_the_doctor_of_a_single_old_member(client: Any) -> None:
     warned = [one.what for one in client.doctor() if one.level == "warn"]
     assert any("1 voting member" in what for what in warned)
     assert any("3.5.1, which can become inconsistent" in what for what in warned)
+
+
+@pytest.mark.parametrize(
+    "version, faults",
+    [
+        ("3.4.20", ()),
+        ("3.5.2", ("inconsistent", "crash")),
+        ("3.5.3", ("crash",)),
+        ("3.5.6", ("crash",)),
+        ("3.5.7", ()),
+        ("3.5.21", ()),
+        ("3.6.0", ()),
+        ("3.6.0-rc.1", ()),
+    ],
+)
+def test_the_doctor_knows_the_faults_of_versions(version: str, faults: tuple[str, ...]) -> None:
+    status = etcd_message("StatusResponse")(version=version, leader=1)
+    first, *_ = _member("host:2379", status)
+    assert first.level == ("warn" if faults else "ok")
+    assert [word for word in ("inconsistent", "crash") if word in first.what] == list(faults)
 
 
 @pytest.mark.parametrize("compacted", [True, False])

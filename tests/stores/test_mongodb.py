@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from twicesafe._core.protocol import (
     Survey,
     Verdict,
 )
-from twicesafe._engines.mongodb import MongodbStore
+from twicesafe._engines.mongodb import AsyncMongodbStore, MongodbStore
 from twicesafe._engines.mongodb.client import refused
 from twicesafe._engines.mongodb.documents import DUPLICATE, DriverCall
 from twicesafe._engines.mongodb.settings import Settings
@@ -347,6 +348,49 @@ def test_a_server_that_is_killed_and_started_again_is_used_again(
             except StoreUnavailableError:
                 continue
         assert (again.value, again.replayed) == ("paid", True)
+
+
+async def test_a_cut_does_not_make_callers_fail_each_other(mongodb: Any, mongodb_url: str):
+    """A second caller waits for the only connection when that one is cut. PyMongo fails both, and would repeat the
+    second one's write on a server that does not support it: that empties the pool each time, for an hour here."""
+    with Proxy(mongodb.port) as proxy:
+        url = mongodb_url.replace(str(mongodb.port), str(proxy.port))
+        url = url.replace("timeout=30", "timeout=3600&pool=1")
+        store = AsyncMongodbStore.open(url)
+        await store.perform(claim(A, Key("warm")))
+        proxy.held = True
+        tasks = []
+        for name in ("first", "second"):
+            tasks.append(asyncio.create_task(store.perform(claim(B, Key(name)))))
+            for _ in range(100):  # turns of the event loop: enough to reach the pool's queue
+                await asyncio.sleep(0)
+        await asyncio.to_thread(proxy.cut)
+        proxy.held = False
+        try:
+            async with asyncio.timeout(30):
+                failed = await asyncio.gather(*tasks, return_exceptions=True)
+                assert {type(one) for one in failed} == {StoreUnavailableError}
+                won = await store.perform(claim(B, Key("second")))
+                assert won.verdict is Verdict.WON
+        finally:
+            await store.close()
+
+
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+def test_the_driver_repeats_writes_only_where_the_server_supports_it(
+    own_server: Callable[..., Any], mongodb_url: str, kind: str
+):
+    member = own_server("mongodb", repl_set_name="rs0")
+    for url, repeats in (
+        (f"{mongodb_url}&retryWrites=true", False),
+        (f"{member.url}&replicaSet=rs0", True),
+    ):
+        with AnyReceiver(url, is_async=kind == "async") as receiver:
+            receiver.process("warm", str)
+            store = receiver.receiver.store
+            if kind == "async":
+                [store] = store._loops._made.values()
+            assert store._places.client.options.retry_writes is repeats
 
 
 def test_a_replica_set_is_read_as_one(own_server: Callable[..., Any]):

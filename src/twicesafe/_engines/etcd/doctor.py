@@ -18,7 +18,11 @@ NOSPACE: Final = 1
 QUOTA: Final = 2 * 1024**3
 """etcd's quota, where a member does not tell it (before 3.6)."""
 OLDEST: Final = (3, 4)
-LOSSY: Final = ("3.5.0", "3.5.1", "3.5.2")
+FAULTS: Final = (
+    (3, "can become inconsistent when it is killed"),
+    (7, "can crash when a client leaves, or gives up waiting, during a read"),
+)
+"""Of 3.5, and the patch that repaired them: etcd-io/etcd 13766; 14110 and 14891."""
 UNCOMPACTED: Final = 100_000
 """Revisions after which a cluster with automatic compaction has compacted something."""
 
@@ -79,12 +83,9 @@ def _member(address: str, status: Any) -> Iterator[Finding]:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
         yield Finding("refuse", f"{address} runs etcd {version}", "etcd 3.4 or newer is needed")
-    elif version in LOSSY:
-        yield Finding(
-            "warn",
-            f"{address} runs etcd {version}, which can become inconsistent when it is killed",
-            "update to 3.5.3 or newer",
-        )
+    elif faults := list(_faults(version)):
+        what = f"{address} runs etcd {version}, which {' and '.join(faults)}"
+        yield Finding("warn", what, "update to 3.5.7 or newer")
     else:
         yield Finding("ok", f"{address} runs etcd {version}")
     if not status.leader:
@@ -98,6 +99,13 @@ def _member(address: str, status: Any) -> Iterator[Finding]:
         yield Finding("warn", what, "compact and defragment it, or raise --quota-backend-bytes")
     else:
         yield Finding("ok", what)
+
+
+def _faults(version: str) -> Iterator[str]:
+    release, _, patch = version.rpartition(".")
+    for repaired, fault in FAULTS:
+        if release == "3.5" and patch.isdigit() and int(patch) < repaired:
+            yield fault
 
 
 def _alarms(alarms: Any) -> Iterator[Finding]:

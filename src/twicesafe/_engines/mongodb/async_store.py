@@ -46,21 +46,28 @@ class MongodbLoopClient(LoopClient):
     async def connected(self) -> Places:
         from pymongo import AsyncMongoClient
 
+        settings = self.store.settings
         async with self._connecting:
             if self._places is None:
-                client: Any = connected(AsyncMongoClient, self.store.settings)
+                client: Any = connected(AsyncMongoClient, settings, retries=True)
                 try:
-                    self._places = await self._greeted(client)
+                    replicated = await self._is_replicated(client)
                 except BaseException:
                     await client.close()
                     raise
+                if not replicated:
+                    await client.close()
+                    client = connected(AsyncMongoClient, settings, retries=False)
+                self._places = places_of(client, settings, replicated)
             return self._places
 
-    async def _greeted(self, client: Any) -> Places:
+    async def _is_replicated(self, client: Any) -> bool:
+        """As the blocking store does."""
         settings, clock = self.store.settings, self.store.leases.clock
         first = places_of(client, settings, replicated=False)
-        hello = await drive_async(ask_time(clock), lambda call: self._send(first, call))
-        return places_of(client, settings, is_replicated(hello))
+        return is_replicated(
+            await drive_async(ask_time(clock), lambda call: self._send(first, call))
+        )
 
     async def close(self) -> None:
         places, self._places = self._places, None

@@ -57,8 +57,13 @@ def checked(settings: Settings) -> Settings:
     return settings
 
 
-def connected(kind: Any, settings: Settings) -> Any:
-    """A client of this class. It connects in the background, and on first use."""
+def connected(kind: Any, settings: Settings, *, retries: bool) -> Any:
+    """A client of this class. It connects in the background, and on first use.
+
+    Without ``retries`` the driver does not repeat a write, which a server on its own does not support. PyMongo (4.19)
+    finds that out when it repeats, and takes its own refusal for an outage: it empties the pool, other calls fail and
+    repeat for that, and so on until all of them time out, although the server answers.
+    """
     from pymongo.errors import PyMongoError
 
     try:
@@ -67,6 +72,7 @@ def connected(kind: Any, settings: Settings) -> Any:
             timeoutMS=round(settings.timeout * 1000),
             maxPoolSize=settings.pool,
             appname="twicesafe",
+            **({} if retries else {"retryWrites": False}),
         )
     except (PyMongoError, ValueError) as error:
         raise explain(error, settings.url) from error

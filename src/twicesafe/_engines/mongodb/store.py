@@ -78,19 +78,24 @@ class MongodbStore(VersionedStore):
 
         with self._lock.now:
             if self._places is None:
-                client: Any = connected(MongoClient, self.settings)
+                client: Any = connected(MongoClient, self.settings, retries=True)
                 try:
-                    self._places = self._greeted(client)
+                    replicated = self._is_replicated(client)
                 except BaseException:
                     client.close()
                     raise
+                if not replicated:
+                    client.close()
+                    client = connected(MongoClient, self.settings, retries=False)
+                self._places = places_of(client, self.settings, replicated)
             return self._places
 
-    def _greeted(self, client: Any) -> Places:
-        """The read concern depends on what kind of server it is."""
+    def _is_replicated(self, client: Any) -> bool:
+        """Ask the server what it is, and its time."""
         first = places_of(client, self.settings, replicated=False)
-        hello = drive(ask_time(self.leases.clock), lambda call: self._send(first, call))
-        return places_of(client, self.settings, is_replicated(hello))
+        return is_replicated(
+            drive(ask_time(self.leases.clock), lambda call: self._send(first, call))
+        )
 
     def _forget_connections(self) -> None:
         self._places = None
