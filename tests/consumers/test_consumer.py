@@ -105,6 +105,17 @@ def test_a_message_is_run_recorded_and_acknowledged(setting: Setting) -> None:
     assert report == Report(received=1, ran=1)
 
 
+def test_claims_of_recorded_messages_take_no_memory(setting: Setting) -> None:
+    """A run that does not end must not collect the claims of all its messages."""
+    kept: list[int] = []
+    for _ in range(100):
+        setting.send()
+    keeper = setting.receiver._runtime.keeper
+    report = setting.drain(lambda message: kept.append(len(keeper._live)), batch=5, concurrency=5)
+    assert report.ran == 100
+    assert max(kept) <= 10  # of the running batch, and of the one that was just recorded
+
+
 def test_a_repeat_is_acknowledged_without_running(setting: Setting) -> None:
     runs: list[str | None] = []
     for _ in range(3):
