@@ -266,3 +266,7 @@ def test_acknowledgements_that_wait_count_as_held() -> None:
     bench.happens()
     assert [type(one) for one in bench.sent[-2:]] == [Acknowledge, FetchMessages]
     assert bench.sent[-1].most == 1
+
+
+def test_the_first_fetch_begins_at_once() -> None:
+    assert Bench().waits.seconds == 0

@@ -229,12 +229,16 @@ def settle_all(
     """Record how these handlers ended, in one batch, and add the answer of each."""
     prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]
     clock = calls[done[0][0]].clock
-    recordings = yield from _record_all([ask for ask, _ in prepared], done, clock)
-    for (index, claim, reply), (_, unkept), one in zip(done, prepared, recordings, strict=True):
+    acks, retried = yield from _record_all([ask for ask, _ in prepared], done, clock)
+    for place, (index, claim, reply) in enumerate(done):
         claim.settled = True
-        call = calls[index]
+        call, one = calls[index], retried.get(place)
+        ask, problem = prepared[place]
         try:
-            ack, problem = one.answer(call), unkept or one.problem(call, reply)
+            if one is None:
+                answers[index] = conclude(call, claim, reply, ask, acks[place], problem)
+                continue
+            ack, problem = one.answer(call), problem or one.problem(call, reply)
             answers[index] = conclude(call, claim, reply, one.ask, ack, problem)
         except Exception as error:
             answers[index] = Raised(error)
@@ -256,16 +260,20 @@ def ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
 
 def _record_all(
     asks: list[Any], done: list[Done], clock: WorkerClock
-) -> Flow[list[OutcomeRecording]]:
-    """Record all in one batch; refused or unanswered items are retried one by one."""
+) -> Flow[tuple[list[Any], dict[int, OutcomeRecording]]]:
+    """Record all in one batch: the answers, and by place what was refused or unanswered, and retried."""
     began = clock()
     replies: list[Any] = yield PerformMany(asks)
-    recordings = [
-        OutcomeRecording(claim, ask, answer, began, _until(reply, began))
-        for (_, claim, reply), ask, answer in zip(done, asks, replies, strict=True)
-    ]
-    yield from retry_until_recorded(recordings, clock)
-    return recordings
+    retried: dict[int, OutcomeRecording] = {}
+    for place, (answer, (_, claim, reply)) in enumerate(zip(replies, done, strict=True)):
+        if isinstance(answer, Exception):
+            until = _until(reply, began)
+            retried[place] = OutcomeRecording(claim, asks[place], answer, began, until)
+        else:
+            claim.settled = True  # nothing is left to renew while others are retried
+    if retried:
+        yield from retry_until_recorded(list(retried.values()), clock)
+    return replies, retried
 
 
 def _until(reply: Reply, began: float) -> float | None:

@@ -226,7 +226,10 @@ class BlockingFlowRun(FlowRun):
 
     def _run_job(self, job: Invoke | Detach) -> Reply:
         try:
-            return self._invoke(job) if isinstance(job, Invoke) else Returned(self._detach(job))
+            if isinstance(job, Detach):
+                return Returned(self._detach(job))
+            claim = job.claim
+            return invoke(None, job.run) if claim is None else self.invoke(claim, job.run)
         except BaseException as error:
             return Raised(error)
 
