@@ -37,6 +37,7 @@ __all__ = [
     "Reply",
     "Returned",
     "Sleep",
+    "StillRunningError",
     "Watch",
     "Within",
 ]
@@ -111,7 +112,7 @@ class EndFlight(msgspec.Struct, gc=False):
 
 
 class Detach(msgspec.Struct):
-    """Finish this flow even if the caller times out first; then TimeoutError is thrown.
+    """Finish this flow even if the caller times out first; then `StillRunningError` is thrown.
 
     A thread cannot be stopped, so its claim is kept until the thread ends.
     """
@@ -119,6 +120,10 @@ class Detach(msgspec.Struct):
     flow: Generator[Any, Any, Any]
     timeout: float
     claim: ActiveClaim | None
+
+
+class StillRunningError(TimeoutError):
+    """The caller of a `Detach` waits no longer. The handler may still end well."""
 
 
 class Within(msgspec.Struct, gc=False):

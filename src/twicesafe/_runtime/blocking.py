@@ -37,6 +37,7 @@ from .._core.commands import (
     Reply,
     Returned,
     Sleep,
+    StillRunningError,
     Watch,
     Within,
 )
@@ -209,7 +210,7 @@ class BlockingFlowRun(FlowRun):
         except TimeoutError:
             if ended.done():
                 raise
-            raise TimeoutError(
+            raise StillRunningError(
                 f"the handler did not end within timeout={command.timeout:g} s; it continues in "
                 "its thread and keeps its claim until it ends"
             ) from None
