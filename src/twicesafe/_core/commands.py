@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar, final
 import msgspec
 
 from .._values.context import ActiveClaim
+from ..errors import LeaseLostError
 from .call import Call
 from .protocol import Claimed, Request
 
@@ -30,6 +31,7 @@ __all__ = [
     "Invoke",
     "JoinFlight",
     "Launch",
+    "LostBeforeStartError",
     "NotStarted",
     "OnTransaction",
     "PerformMany",
@@ -120,6 +122,10 @@ class Detach(msgspec.Struct):
     flow: Generator[Any, Any, Any]
     timeout: float
     claim: ActiveClaim | None
+
+
+class LostBeforeStartError(LeaseLostError):
+    """The handler did not start: its claim would not last. This is no attempt, and the claim is given back."""
 
 
 class StillRunningError(TimeoutError):

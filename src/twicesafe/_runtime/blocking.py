@@ -30,6 +30,7 @@ from .._core.commands import (
     Invoke,
     JoinFlight,
     Launch,
+    LostBeforeStartError,
     NotStarted,
     OnTransaction,
     PerformMany,
@@ -173,7 +174,7 @@ class BlockingFlowRun(FlowRun):
             self.hold(claim)
         elif claim.lost:
             return Raised(
-                LeaseLostError("the claim expired before its handler started", key=claim.key)
+                LostBeforeStartError("the claim expired before its handler started", key=claim.key)
             )
         reply = invoke(claim, run)
         if claim.pid != _forking.pid:

@@ -154,10 +154,10 @@ class MessageCalls:
     ) -> Callable[[], Any]:
         return functools.partial(self._look_up, self._delivery(handler, profile, message), error)
 
-    def _mark(self, message: Message, call: Call) -> Call | None:
-        """The call whose claim counts a start. None: the broker has not delivered it before, so no
-        worker has died in it; unless one start is all that is allowed."""
-        is_first = message.deliveries == 1 and self.policy.max_attempts > 1
+    def _mark(self, message: Message, call: Call, elsewhere: bool) -> Call | None:
+        """The call whose claim counts a start. None: the broker has not delivered it before, nor
+        elsewhere, so no worker has died in it; unless one start is all that is allowed."""
+        is_first = message.deliveries == 1 and not elsewhere and self.policy.max_attempts > 1
         if is_first or self._publishing is not None:
             return None
         receiver = self._start_receiver

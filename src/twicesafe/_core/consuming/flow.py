@@ -177,7 +177,7 @@ class _ConsumerLoop:
                 delivery.call = call = call_of(message)
                 delivery.lane = call.key.id
                 if not leases:
-                    delivery.mark = state.mark(message, call)
+                    delivery.mark = state.mark(message, call, False)
             except Exception as error:
                 self._make_dead(delivery, error)
             if ordered and message.key:

@@ -43,6 +43,8 @@ class Delivery(msgspec.Struct, eq=False):
     """Transaction mode: why it will be dead, unless its record says that it is done."""
     dead: Exception | None = None
     """Why it goes to the dead letters; its call then publishes it there."""
+    overdue: bool = False
+    """It was not extended in time, so the broker may have delivered it elsewhere."""
     revoked: bool = False
     """Its partition was taken away: it never starts again here."""
     state: str = "waiting"

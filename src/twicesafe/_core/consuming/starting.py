@@ -5,7 +5,7 @@
                         start is counted outside of it: a *mark* is claimed before it and always given
                         back after it. A worker that dies leaves its mark, and the next
                         claim of the mark counts the crash. A first delivery, as the broker counts them,
-                        needs no mark: nothing can have died in it.
+                        needs no mark: nothing can have died in it, as long as the broker waits for us.
     dead letters        claimed under a separate key, in both modes
 
 Attempts count starts: no message is claimed before it can start, so a process that dies has counted
@@ -90,6 +90,8 @@ class Starting:
         free = state.concurrency - intake.running
         chosen = intake.take(free, state.clock()) if free > 0 else []
         yield from self._look_behind(chosen)
+        if not state.leases:
+            self._mark_overdue(chosen)
         jobs: Jobs = []
         claimed: list[tuple[Delivery, Call]] = []
         unclaimed: list[Delivery] = []
@@ -143,6 +145,15 @@ class Starting:
                     self._intake.isolate(delivery)
                 delivery.claim = granted(call, ask, reply, sent)
                 jobs.append((delivery.number, self._job(delivery)))
+
+    def _mark_overdue(self, chosen: list[Delivery]) -> None:
+        """What the broker waits for no longer may run elsewhere, too: its starts are counted from now on."""
+        state, now = self._state, self._state.clock()
+        for delivery in chosen:
+            late = state.patience and now - delivery.extended >= state.patience
+            if (late or delivery.overdue) and delivery.mark is None and delivery.dead is None:
+                assert delivery.call is not None
+                delivery.mark = state.mark(delivery.received.message, delivery.call, True)
 
     def _job(self, delivery: Delivery) -> Invoke | Detach:
         call, claim = delivery.call, delivery.claim
