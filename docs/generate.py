@@ -847,7 +847,12 @@ A layer imports only the layers above it; `tests/house/test_layers.py` checks th
 I/O. Stores and the runtime do the I/O, and never import each other. [Why generators](why-generators.md) explains how blocking and async
 code share one core.
 
-{drawing.table_of_rooms(ROOT / "src" / "twicesafe")}"""
+{drawing.table_of_rooms(ROOT / "src" / "twicesafe")}
+The docstring of each package lists its modules. [Walks through the code](../contributing/walks.md) follow one call through them.
+
+## Where to look first
+
+{drawing.table_of_questions(ROOT / "src" / "twicesafe")}"""
 
 
 WALKS = {

@@ -53,7 +53,7 @@ async def test_resolve_with_a_response(visit: Enter, receiver: Receiver, held: A
         "answer": '{"charge":7}',
     }
     await act(visit(), key, "resolve", **fields)
-    from twicesafe._core.http.stored import RESPONSE_CODEC
+    from twicesafe._core.http.stored_response import RESPONSE_CODEC
 
     reader = receiver.options(policy=receiver.policy.replace(codec=RESPONSE_CODEC))
     answer = reader.process(key, broken).value

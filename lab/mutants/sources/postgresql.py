@@ -23,7 +23,7 @@ break_source(
 break_source(
     "postgresql: a sweep does not wait for old snapshots",
     bug="a record goes while a statement that knows a lower floor is running",
-    file="_engines/postgresql/heap_walks.py",
+    file="_engines/postgresql/sweep_and_search.py",
     old="SELECT place FROM part, m WHERE over AND m.seen AND fence <= m.floor))",
     new="SELECT place FROM part, m WHERE over AND fence <= m.floor))",
     tests=[f"{SWEEP}::test_no_fence_is_given_out_twice_while_a_backend_stands_still"],
@@ -31,7 +31,7 @@ break_source(
 break_source(
     "postgresql: a floor that is not seen by all is raised again",
     bug="transactions that overlap put every sweep off for ever",
-    file="_engines/postgresql/heap_walks.py",
+    file="_engines/postgresql/sweep_and_search.py",
     old="            if is_seen:\n",
     new="            if above:\n",
     tests=[f"{SWEEP}::test_a_sweep_goes_on_although_transactions_overlap_without_end"],

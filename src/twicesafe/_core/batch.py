@@ -45,8 +45,8 @@ from .commands import (
 )
 from .delivery import claim_request, deliver, finish, granted
 from .duplicates import outcome_of, refusal
+from .outcome_recording import OutcomeRecording, retry_until_recorded
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .record_retry import OutcomeRecording, retry_until_recorded
 from .settling import RELEASE_PATIENCE, conclude, prepare
 
 __all__ = ["LINGER", "ask_all", "exchange_many", "job_of", "settle_all"]

@@ -31,8 +31,8 @@ from .commands import Flow, Invoke, Raised, Reply, Sleep
 from .duplicates import compensated
 from .encrypting import encrypted, encrypted_step, readable_step
 from .observing import failed
+from .outcome_recording import OutcomeRecording, retry_until_recorded
 from .protocol import Ack, Complete
-from .record_retry import OutcomeRecording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
 from .run_suspension import suspend

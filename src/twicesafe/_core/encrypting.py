@@ -115,10 +115,8 @@ def _decrypted(cipher: Cipher | None, payload: bytes, context: bytes) -> bytes:
         raise _foreign(error) from error
 
 
-def encrypted_body(cipher: Cipher | None, added: Added) -> Added:
+def encrypted_body(cipher: Cipher, added: Added) -> Added:
     """The message as it is written to the outbox. Its id, topic, key and headers stay readable."""
-    if cipher is None:
-        return added
     message = added.message
     body = cipher.encrypt(message.body, message_context(message.id, message.topic))
     return replace(added, message=replace(message, body=body))

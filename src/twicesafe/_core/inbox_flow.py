@@ -36,8 +36,8 @@ from .call import Call
 from .commands import Flow, Invoke, Raised, Reply, Returned
 from .duplicates import outcome_of, refusal, refuse_mismatch, refuse_own_wait
 from .observing import completed, failed, replayed, started
+from .outcome_recording import without_payload
 from .protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
-from .record_retry import without_payload
 from .settling import prepare
 
 __all__ = [

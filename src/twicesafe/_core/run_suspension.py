@@ -9,8 +9,8 @@ from ..errors import LeaseLostError, StoreUnavailableError, SuspendedError
 from .call import Call, cause_of
 from .commands import Flow, Raised, Sleep
 from .duplicates import suspended
+from .outcome_recording import pause_after
 from .protocol import Ack
-from .record_retry import pause_after
 from .run_requests import FOREVER, Suspend
 from .run_state import RunState
 

@@ -6,7 +6,7 @@
     hold        outcome unknown, and the policy is at most once
 
 The value is encoded before the record says done. If the store refuses the record or does not
-answer, `record_retry` retries.
+answer, `outcome_recording` retries.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .commands import EndFlight, Flow, Raised, Reply, Returned, Sleep, Within
 from .consuming.recovery import DeadLetter, Retry
 from .encrypting import encrypted
 from .observing import completed, failed
+from .outcome_recording import OutcomeRecording, retry_until_recorded, without_payload
 from .protocol import Ack, Claimed, Complete, Fail, Verdict
-from .record_retry import OutcomeRecording, retry_until_recorded, without_payload
 from .resolved_policy import ResolvedPolicy
 
 __all__ = ["conclude", "prepare", "record_again", "recorded_answer", "settle"]

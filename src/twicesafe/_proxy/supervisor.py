@@ -26,8 +26,8 @@ from .._edges.listener import ListenAddress, shown
 from ..errors import ConfigurationError, TwicesafeError
 from ..stores._urls import mask, open_async_store
 from .admin import Admin
-from .listening import server
 from .metrics import WorkerCount, added
+from .server import server
 from .settings import ProxySettings
 from .worker import WorkerReport
 

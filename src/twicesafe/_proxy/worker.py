@@ -26,9 +26,9 @@ from ..encryption import KeyRing
 from ..errors import TwicesafeError
 from ..receiver import AsyncReceiver
 from .front import Front
-from .listening import server
 from .log_lines import set_up
 from .metrics import Metrics, WorkerCount
+from .server import server
 from .settings import ProxySettings
 from .upstream import Upstream
 

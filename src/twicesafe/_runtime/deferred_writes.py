@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .._core.inbox_flow import DeferredWrite
-from .._core.record_retry import without_payload
+from .._core.outcome_recording import without_payload
 from .._forking import in_child
 from .._values.clocks import WorkerClock, since_boot
 from ..errors import StoreError, TwicesafeError

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import events as ev
-from .._core.circuit import Circuit, CircuitState
+from .._core.breaker import Circuit, CircuitState
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Verdict
 from .._forking import in_child
 from .._values.breaker import Breaker

@@ -35,7 +35,6 @@ from .._core.outbox_requests import (
     Unpark,
 )
 from .._values.cipher import Cipher
-from .._values.clocks import wall_clock
 from .._values.closed import closed
 from ..errors import UsageError, stays_here
 from ..stores._base import AsyncStore, Store
@@ -74,7 +73,8 @@ class _Outbox:
 
     def _checked(self, fields: Mapping[str, Any]) -> Added:
         """The message as it is written."""
-        return encrypted_body(self._cipher, checked(fields, self._ordered, self._max_bytes))
+        added = checked(fields, self._ordered, self._max_bytes)
+        return added if self._cipher is None else encrypted_body(self._cipher, added)
 
     def _enter(self) -> None:
         """A `with` block begins. One that follows another opens the store again."""
@@ -174,7 +174,7 @@ class Outbox(_Outbox):
         transaction.check()
         if added:
             statements = self._statements(self._port, transaction)
-            transaction.run(statements.add(added, wall_clock()))
+            transaction.run(statements.add(added))
 
     def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""
@@ -278,7 +278,7 @@ class AsyncOutbox(_Outbox):
         if added:
             await self._prepare()
             statements = self._statements(self._port, transaction)
-            await transaction.run(statements.add(added, wall_clock()))
+            await transaction.run(statements.add(added))
 
     async def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""

@@ -36,7 +36,7 @@ from ..stores.memory import AsyncMemoryStore, MemoryStore
 from ._clock import FakeClock
 from ._comparison import Trial, copied, difference, plain_copy, refuse_unseen, same, table
 from ._crash import Life, _AsyncMortal, _Mortal, crash_point
-from ._fresh import Fresh
+from ._trial_keys import TrialKey
 
 __all__ = ["assert_idempotent", "assert_idempotent_async"]
 
@@ -244,7 +244,7 @@ class _Trials:
         self.starts.clear()
 
     def _fresh_key(self) -> Key:
-        return Fresh(self.receiver.key("the call" if self.key is None else self.key))
+        return TrialKey(self.receiver.key("the call" if self.key is None else self.key))
 
     @property
     def policy(self) -> Policy:

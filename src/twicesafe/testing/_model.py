@@ -41,9 +41,9 @@ from .._core.protocol import (
 from .._values.keys import Key
 from .._values.records import Row
 from ..stores.memory import MemoryStore
-from ._conformance.asking import HOUR, Mine, forget, release, resolve
 from ._conformance.bench import Advance, Reopen, open_bench
 from ._conformance.hooks import StoreUnderTest
+from ._conformance.requests import HOUR, Mine, forget, release, resolve
 
 __all__ = ["StoreModel"]
 

@@ -48,7 +48,7 @@ from .message import HttpRequest, StoredResponse
 from .problems import Problem, RequestRefused
 from .recording import Ending, ResponseRecording
 from .rules import Admission, HttpRules
-from .stored import NOT_KEPT
+from .stored_response import NOT_KEPT
 
 __all__ = [
     "ClientLeft",

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from .message import StoredResponse
 from .policy import HttpPolicy
-from .stored import NOT_KEPT, NotKept, kept_fields
+from .stored_response import NOT_KEPT, NotKept, kept_fields
 
 __all__ = ["Ending", "ResponseRecording"]
 

@@ -70,8 +70,7 @@ class MysqlOutbox(OutboxPrograms):
     def migrated(self) -> Program[list[str]]:
         return (yield from self.schema.migrate(patience=4))
 
-    def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
-        """`created_at` is not used: the server sets the time."""
+    def add(self, added: Sequence[Added]) -> Program[None]:
         gates = gates_of(added)
         if gates:
             rows = numbered(f"{self.t}_gates", "g", "gate", gates)

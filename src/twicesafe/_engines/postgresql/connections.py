@@ -15,10 +15,10 @@ from ..._core.driving import drive_async
 from ...errors import StoreError
 from ...stores._base import Program
 from ..sql.commands import Query
-from .listener import shut_down_socket
 from .settings import Settings, explain
 from .statements import CHANNEL
 from .store import binary_integers, connection_options
+from .wakeups import shut_down_socket
 
 __all__ = ["AsyncConnection", "AsyncpgConnection", "PsycopgConnection"]
 

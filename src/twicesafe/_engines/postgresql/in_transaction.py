@@ -7,7 +7,7 @@ by its number (`txid_current`).
 
 A record may be swept between two of our statements. That is safe: every insert does nothing on a
 conflict. The floor needs no lock at any isolation level, because a sweep deletes nothing before every
-open snapshot sees the higher floor (`HeapWalks.sweep`).
+open snapshot sees the higher floor (`SweepAndSearch.sweep`).
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from ...stores._batching import AsyncBatcher, uncancellable
 from ..sql.commands import Query
 from ..sql.migrations import LAYOUT_CHANGES
 from .connections import AsyncConnection
-from .listener import AsyncListener
 from .settings import explain
 from .store import BATCH, POLL
+from .wakeups import AsyncListener
 
 if TYPE_CHECKING:
     from .async_store import AsyncStoreBase

@@ -94,8 +94,7 @@ class PostgresOutbox(OutboxPrograms):
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
         return f"{column} <> ALL(?::bytea[])", (list(lanes),)
 
-    def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
-        """`created_at` is not used: the server sets the time."""
+    def add(self, added: Sequence[Added]) -> Program[None]:
         columns = zip(*map(values_of, added), strict=True)
         yield Query(self._add, (gates_of(added), *map(list, columns)))
 

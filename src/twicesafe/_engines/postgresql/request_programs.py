@@ -19,11 +19,11 @@ from ...stores._base import Program
 from ..sql.commands import Change, Query, atomically
 from ..sql.programs import ACTS, READING
 from ..sql.step_rows import ID_BYTES
-from .heap_walks import HeapWalks
 from .request_kinds import AGAIN, KINDS, RequestKind, answered, claim_values, query
 from .run_programs import PostgresRuns
 from .settings import NOT_FREE, code_of
 from .statements import PATIENCE, Statements
+from .sweep_and_search import SweepAndSearch
 
 if TYPE_CHECKING:
     from .programs import PostgresPrograms
@@ -48,7 +48,7 @@ _RETRY_WHEN_LOCKED: Final = 500
 """Milliseconds after which to claim again a key that an open transaction locks."""
 
 
-class RequestPrograms(HeapWalks):
+class RequestPrograms(SweepAndSearch):
     """Performs the requests of `PostgresPrograms`, which names the table and its statements."""
 
     moved: ClassVar[str] = "-"

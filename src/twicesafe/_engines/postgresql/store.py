@@ -24,13 +24,13 @@ from ..sql.layouts import MOVING, NARROW, WIDE
 from ..sql.migrations import LAYOUT_CHANGES, migrate_records, prepare
 from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
-from .listener import Listener
 from .moving import PostgresMoves
 from .outbox_programs import PostgresOutbox, PostgresOutboxPort
 from .programs import PostgresPrograms
 from .session import set_up_session
 from .settings import NOT_FREE, Settings, code_of, explain, percents, pooler_met
 from .statements import NOW
+from .wakeups import Listener
 
 if TYPE_CHECKING:
     import psycopg

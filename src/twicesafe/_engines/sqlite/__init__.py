@@ -12,11 +12,13 @@ another connection writes. SQLite waits for it up to ``timeout``; after that it 
     sqlite:////var/lib/keys.db   an absolute path
     ?synchronous=normal&timeout=10&table=twicesafe&migrate=false
 
-    programs         the statements: the common cases in one statement each
-    connections      one writing connection, many readers, and what happens at a fork
-    store            the stores, blocking and async: which request goes to which connection
     settings         the URL: the path and the options
+    store            the stores, blocking and async
+    requests         which request goes to which connection
+    connections      one writing connection, many readers, and what happens at a fork
+    programs         the statements: the common cases in one statement each
     database_file    the file: how a connection is opened, whether it is still ours, what an error means
+    clock, doctor    the store's time; checks the file
     in_transaction   the record in the caller's transaction
     outbox_programs  the outbox in the caller's database
 """

@@ -7,8 +7,8 @@ from typing import Any, Final
 from ..._core.protocol import Ack, Browse, Survey
 from ..._values.keys import Key
 from ..._values.records import Row, State
-from .asking import HOUR, STATES, A, forget, reach, release, won
 from .bench import Advance, Script
+from .requests import HOUR, STATES, A, forget, reach, release, won
 from .retention import expiring
 from .rules import StoreRules, rule
 

@@ -16,10 +16,10 @@ from ..._core.run_requests import (
 )
 from ..._values.keys import Key
 from ..._values.records import Cause, State
-from .asking import HOUR, KEY, OTHER, A, B, C, claim, forget, read, release
-from .asking_runs import failed, signal, started, step, steps_of, suspend
 from .bench import Advance, AtOnce, Reopen, Script
+from .requests import HOUR, KEY, OTHER, A, B, C, claim, forget, read, release
 from .rules import StoreRules, rule
+from .run_requests import failed, signal, started, step, steps_of, suspend
 
 __all__ = ["RunRules"]
 

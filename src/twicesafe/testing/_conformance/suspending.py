@@ -11,10 +11,10 @@ from ..._core.run_requests import (
 )
 from ..._values.records import Cause, State
 from ..._values.steps import StepState
-from .asking import HOUR, KEY, OTHER, A, B, C, Mine, forget, read, release, resolve
-from .asking_runs import failed, signal, start, started, step, steps_of, suspend
 from .bench import Advance, AtOnce, Script
+from .requests import HOUR, KEY, OTHER, A, B, C, Mine, forget, read, release, resolve
 from .rules import StoreRules, rule
+from .run_requests import failed, signal, start, started, step, steps_of, suspend
 
 __all__ = ["SuspendingRules"]
 

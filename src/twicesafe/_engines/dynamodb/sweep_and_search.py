@@ -22,7 +22,7 @@ from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
 from .items import Attributes, BotoCall, ConditionFailed, delete, get, item_of, names_of
 
-__all__ = ["TableScans"]
+__all__ = ["SweepAndSearch"]
 
 SHOWN: Final = (
     "id", "scope", "value", "state", "fence", "attempt", "owner", "lease_until", "created_at",
@@ -31,7 +31,7 @@ SHOWN: Final = (
 """All but results and audit trails."""
 
 
-class TableScans(VersionedPrograms):
+class SweepAndSearch(VersionedPrograms):
     """The base class of `DynamodbPrograms`."""
 
     # -- the sweep ------------------------------------------------------------------------------

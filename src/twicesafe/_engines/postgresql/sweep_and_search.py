@@ -15,7 +15,7 @@ from ..sql.commands import Change, Query
 from ..sql.programs import NOTHING_SWEPT, SqlPrograms
 from .columns import Columns
 
-__all__ = ["HeapWalks"]
+__all__ = ["SweepAndSearch"]
 
 _TURNS: Final = 6
 _PAUSE: Final = 0.02
@@ -25,7 +25,7 @@ _END: Final = "(4294967294,65535)"
 """The last possible `ctid` of a table."""
 
 
-class HeapWalks(SqlPrograms):
+class SweepAndSearch(SqlPrograms):
     """The base class of `PostgresPrograms`."""
 
     _now: str

@@ -23,13 +23,13 @@ from .messages import CREATE, EQUAL, message
 from .record_layout import Keys, SeenRecord, act_of, effective, row_of
 from .routing import EtcdCall
 
-__all__ = ["RecordSearch"]
+__all__ = ["SweepAndSearch"]
 
 PAGE: Final = 1000
 """Keys of one read."""
 
 
-class RecordSearch:
+class SweepAndSearch:
     """The base class of `EtcdPrograms`."""
 
     def __init__(self, keys: Keys, clock: Callable[[], int]) -> None:
