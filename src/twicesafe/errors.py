@@ -33,7 +33,7 @@
     ├── BrokerUnavailableError      retry later (503); no message is to blame
     └── VersionConflictError        reload and try again (409)
 
-Errors pickle, so they cross process pools, and never show a key in full: they show the first
+Errors pickle, so they cross process pools, and never show a key in full. They show the first
 eight hex digits of its identity, the same digits that logs, metrics and the CLI show.
 """
 

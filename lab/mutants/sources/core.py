@@ -215,8 +215,8 @@ break_source(
     "an inbox takes another engine's connection",
     bug="statements are looked up by the placeholder alone, which two engines share",
     file="_runtime/transaction.py",
-    old="spoken = transaction.dialect, transaction.style",
-    new='spoken = "", transaction.style',
+    old="language = transaction.dialect, transaction.style",
+    new='language = "", transaction.style',
     tests=[MISTAKEN],
 )
 

@@ -85,8 +85,8 @@ break_source(
     "an idle event stream keeps its key",
     bug="a stream that has sent nothing yet is taken for a handler that computes",
     file="asgi/_exchange.py",
-    old="self._impatient and self._streams",
-    new="self._impatient and recording.size",
+    old="self._linger_is_over and self._streams",
+    new="self._linger_is_over and recording.size",
     tests=[f"{ASGI}::test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same"],
 )
 break_source(
@@ -101,8 +101,8 @@ break_source(
     "a handler that computes is told to stop",
     bug="after linger a handler that has not begun to answer is written off, and its answer is lost",
     file="asgi/_exchange.py",
-    old="lingered = self._impatient and self._streams",
-    new="lingered = self._impatient",
+    old="lingered = self._linger_is_over and self._streams",
+    new="lingered = self._linger_is_over",
     tests=[f"{ASGI}::test_a_handler_without_a_response_yet_runs_to_its_end"],
 )
 break_source(

@@ -1,7 +1,7 @@
 """The delivery flow for a batch: claim all, run all, record all.
 
 With quick handlers, N messages need two store requests. With slow ones, finished items are recorded
-while the others still run, so that a crash loses little: no finished item waits longer than
+while the others still run, so that a crash loses little. No finished item waits longer than
 `LINGER` to be recorded. One failing item does not affect the others.
 
 Attempts count starts, although a batch is claimed before most of it starts:

@@ -1,7 +1,7 @@
 """Undoing a run: record its failure, then run every recorded undo in reverse, each until it succeeds.
 
 Each undo is a recorded step, so after a crash the next worker continues where this one stopped. To learn
-what there is to undo, it replays the function: recorded steps answer at once and name their undos
+what there is to undo, it replays the function. Recorded steps answer at once and name their undos
 again, and the first step that is not recorded ends the replay. No forward step runs beside an undo.
 
 An undo has the policy's attempts. One that keeps failing parks the run; `release` continues with it. An

@@ -35,10 +35,10 @@ from .duplicates import (
     outcome_of,
     refusal,
     refuse_busy,
-    refuse_crowd,
     refuse_mismatch,
     refuse_own_wait,
     refuse_suspended,
+    refuse_waiter,
 )
 from .observing import started, waited
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
@@ -205,7 +205,7 @@ def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
         try:
             found = yield AwaitFlight(flight, patience, policy.max_waiters, asks)
         except OverflowError:
-            refuse_crowd(call)
+            refuse_waiter(call)
         if call.observed and not asks:
             waited(call, began)
         # A leader without a fingerprint does not know the record's: the store must compare.

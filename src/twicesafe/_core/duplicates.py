@@ -37,10 +37,10 @@ __all__ = [
     "outcome_of",
     "refusal",
     "refuse_busy",
-    "refuse_crowd",
     "refuse_mismatch",
     "refuse_own_wait",
     "refuse_suspended",
+    "refuse_waiter",
 ]
 
 
@@ -216,7 +216,7 @@ def _refuse(call: Call, error: TwicesafeError) -> NoReturn:
     raise error.about(call.key)
 
 
-def refuse_crowd(call: Call) -> NoReturn:
+def refuse_waiter(call: Call) -> NoReturn:
     _refuse(
         call,
         TooManyWaitersError(

@@ -1,7 +1,7 @@
 """The one place where payloads are encrypted on their way to a store, and decrypted on their way back.
 
 A policy without `encryption` pays one comparison. A payload that cannot be decrypted is an error for the
-caller and an event for the operator; it never starts a handler, and plaintext is never written instead.
+caller and an event for the operator. It never starts a handler, and plaintext is never written instead.
 """
 
 from __future__ import annotations

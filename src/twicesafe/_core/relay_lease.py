@@ -9,7 +9,7 @@ What a crash leaves behind:
     between publishing and settling      the rows; they are published again under the same ids
     while settling                       settled or not; repeating it changes nothing
 
-One relay at a time handles a lane: it leases the lane's slot and publishes at most one group of the
+One relay at a time handles a lane. It leases the lane's slot and publishes at most one group of the
 lane's rows at once. A relay whose lease may have expired publishes nothing more (P7); its deadline
 counts from the moment when it sent the renewal. A slot is released only after the publish loop has
 reported that none of its rows is being published.

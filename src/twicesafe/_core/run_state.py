@@ -177,7 +177,7 @@ class RunState:
         return self._now + round((self.claim.clock() - self._since) * 1000)
 
     def check_open(self) -> None:
-        """Called before anything new starts. A step that starts is in `running` before it asks: then
+        """Called before anything new starts. A step that starts is in `running` before it asks. Then
         either it sees that the function has ended, or the run sees the step and waits for it."""
         if self.ended:
             raise UsageError(

@@ -4,7 +4,7 @@
     new                 run it, record it, return it
     started, no result  (a probe or ``hold``) ask the probe; without one, ``hold`` holds the run
 
-A flow returns a reply, and its caller raises or returns it: inside a generator a `StopIteration` of the
+A flow returns a reply, and its caller raises or returns it. Inside a generator a `StopIteration` of the
 user's function would change its meaning.
 """
 
@@ -67,7 +67,7 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
     known = state.enter(call.name, call.kind, call.fingerprint)
     if known is not None and known.state is StepState.DONE:
         return _recorded(state, call, known)
-    # With a time-out the rest of a blocking step runs in a thread, which cannot be stopped: the run
+    # With a time-out the rest of a blocking step runs in a thread, which cannot be stopped. The run
     # continues when the time is over, and waits for that thread before it ends.
     if call.options.timeout is not None:
         ending = _to_its_end(state, call, known)
@@ -345,7 +345,7 @@ def _open_or_last(state: RunState, name: str) -> Flow[None]:
 
 
 def _others_first(state: RunState, name: str) -> Flow[None]:
-    """What other branches of the function can do is done before this one ends it: their next steps would
+    """What other branches of the function can do is done before this one ends it. Their next steps would
     have to wait, and a `TaskGroup` would cancel those that run."""
     state.running.pop(name, None)
     used = state.used if state.has_branches else None

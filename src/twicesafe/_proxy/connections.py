@@ -1,6 +1,6 @@
 """Connection pool to the upstream. A connection is never reused after an error.
 
-An idle connection is kept for a short time and checked before it is reused: it is closed if the server
+An idle connection is kept for a short time and checked before it is reused. It is closed if the server
 closed it or sent data without a request. `Unreachable` means that there was no connection, so nothing was
 sent. `UpstreamLost` means that the request was sent, but no complete response came back. The
 `ResponseGuard` checks every line of a response before the parser sees it.

@@ -3,7 +3,7 @@
     Front( IdempotencyMiddleware( Upstream ) )          with [mcp.tools]: `McpTools` around the middleware
 
 If the upstream gives no complete answer, a client without a key, or on a route that may re-run, gets a
-502; a response that has begun is cut. Every rejection and disconnection is logged with the method, the
+502. A response that has begun is cut. Every rejection and disconnection is logged with the method, the
 path and the short form of the key. The proxy's own answers get a Date and a Server field. A client
 that reads nothing of its response for too long is disconnected; if it had a key, its response is still
 recorded.

@@ -1,8 +1,8 @@
 """The server: uvicorn's HTTP/1.1, with a guard before its parser, and time-outs for slow clients.
 
-The `RequestGuard` of a connection checks every byte before the parser sees it: the parser gets whole
+The `RequestGuard` of a connection checks every byte before the parser sees it. The parser gets whole
 lines only, and nothing after the last request. An ambiguous request is answered with 400 and the
-connection is closed; if an earlier request is still being answered, that answer is finished first. A
+connection is closed. If an earlier request is still being answered, that answer is finished first. A
 client that does not finish its head, or stops in mid-body, is disconnected after a time-out.
 
 Every request starts in an empty context, so it never sees the key of an earlier request on the same

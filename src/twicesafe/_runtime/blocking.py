@@ -155,10 +155,10 @@ class BlockingFlowRun(FlowRun):
     # -- one method per command ---------------------------------------------------------------
 
     def _await_flight(self, command: AwaitFlight) -> Any:
-        bell = threading.Event()
+        wakeup = threading.Event()
         flight = command.flight
-        if self._wait_for(command, bell.set) and not bell.wait(command.seconds):
-            self._flights.leave(flight, bell.set)
+        if self._wait_for(command, wakeup.set) and not wakeup.wait(command.seconds):
+            self._flights.leave(flight, wakeup.set)
             return None
         return flight.answer or True
 

@@ -78,8 +78,8 @@ class _Shared:
 
     def programs_for(self, transaction: Transaction | AsyncTransaction) -> Any:
         """The store's programs in the SQL and the placeholders of this connection."""
-        spoken = transaction.dialect, transaction.style
-        known = self.programs.get(spoken)
+        language = transaction.dialect, transaction.style
+        known = self.programs.get(language)
         if known is None:
             ours, theirs = self.store.dialect, transaction.dialect
             if ours != theirs:
@@ -87,7 +87,7 @@ class _Shared:
                     f"this inbox is on {ours}, but the connection is {theirs}: open the inbox on "
                     "the database of your connection"
                 )
-            known = self.programs[spoken] = self.store.in_transaction(transaction.style)
+            known = self.programs[language] = self.store.in_transaction(transaction.style)
         return known
 
     def follow_migration(self, tried: Any, transaction: Any) -> None:

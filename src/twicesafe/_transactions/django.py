@@ -56,7 +56,7 @@ class DjangoTransaction(Transaction):
         self._connection.ensure_connection()
         return self._connection.connection
 
-    def look(self, heard: bool = False) -> TransactionState:
+    def look(self, answered: bool = False) -> TransactionState:
         """Both Django and the server must report the caller's open transaction."""
         connection = self._connection
         if not connection.in_atomic_block:
@@ -65,7 +65,7 @@ class DjangoTransaction(Transaction):
         elif connection.needs_rollback:
             return TransactionState.FAILED
         refuse_pipeline(self.driver(), "Django")
-        state = super().look(heard)
+        state = super().look(answered)
         if (
             state is TransactionState.OPEN
             and self.dialect == "sqlite"

@@ -69,13 +69,13 @@ class _Wrapped(Described):
     def driver(self) -> Any:
         return self.blocking().connection.driver_connection
 
-    def look(self, heard: bool = False) -> TransactionState:
+    def look(self, answered: bool = False) -> TransactionState:
         connection = self.blocking().connection
         driver = connection.driver_connection
         refuse_pipeline(driver, "SQLAlchemy")
         if getattr(connection.dbapi_connection, "autocommit", False) is True:
             return TransactionState.COMMITS  # after a BEGIN by hand too: rollback() may do nothing
-        return state_of(self.dialect, driver, heard)
+        return state_of(self.dialect, driver, answered)
 
     def is_doubtful(self) -> bool:
         """Whether a savepoint may be the whole transaction, so that its release would commit."""

@@ -1,7 +1,7 @@
 """What the pages of keys show, from what was asked of the store and what the visitor may see. Pure.
 
 Without `Access.show_keys` a key is the first 8 digits of its id, as in logs and errors, and a scope is the
-number of its parts: both come from senders and may name people.
+number of its parts. Both come from senders and may name people.
 """
 
 from __future__ import annotations

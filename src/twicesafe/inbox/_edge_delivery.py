@@ -3,7 +3,7 @@
 Everywhere else an inbox leaves begin and commit to its caller. A consumer is the caller: it gets a
 function that opens a connection, and each message has its own transaction. An error of the handler
 rolls it back. An error of the database, in connecting or in COMMIT, says nothing about the message,
-so it is `StoreUnavailableError`: the message is delivered again, and the record tells whether the
+so it is `StoreUnavailableError`. The message is delivered again, and the record tells whether the
 COMMIT had succeeded (P10).
 
     deliver     run the handler; ``spent`` attempts were counted outside, because their workers died

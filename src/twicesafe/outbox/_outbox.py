@@ -67,7 +67,7 @@ class _Outbox:
         self._ordered = ordered
         self._max_bytes = max_bytes
         self._cipher = encryption
-        self._spoken: dict[tuple[str, str], OutboxInTransaction] = {}
+        self._by_dialect: dict[tuple[str, str], OutboxInTransaction] = {}
         self._opened = store, store.outbox
         self.store, self._port = self._opened
 
@@ -85,14 +85,14 @@ class _Outbox:
         """Return the store, to be closed; refuse further calls unless in a `with` block."""
         if self._blocks <= 0:
             self.store = self._port = closed(self._opened[0], "outbox")
-            self._spoken = {}
+            self._by_dialect = {}
         return self._opened[0]
 
     def _statements(
         self, outbox: OutboxPort | AsyncOutboxPort, transaction: Any
     ) -> OutboxInTransaction:
         """The outbox's statements in the placeholder style of the caller's driver."""
-        known = self._spoken.get((transaction.dialect, transaction.style))
+        known = self._by_dialect.get((transaction.dialect, transaction.style))
         if known is None:
             if transaction.dialect != outbox.dialect:
                 raise UsageError(
@@ -100,7 +100,7 @@ class _Outbox:
                     f"{transaction.dialect}: open the outbox on the database of your connection"
                 )
             known = outbox.in_transaction(transaction.style)
-            self._spoken[transaction.dialect, transaction.style] = known
+            self._by_dialect[transaction.dialect, transaction.style] = known
         return known
 
 

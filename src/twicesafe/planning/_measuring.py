@@ -6,7 +6,7 @@
 
 A store does not count repeats, since a repeat writes nothing: how many duplicates come, and how old they
 are, only an observer sees. A duplicate after the window is seen as late only if its old record was still
-there; what was swept before is new work to everyone.
+there. What was swept before is new work to everyone.
 """
 
 from __future__ import annotations

@@ -222,11 +222,11 @@ def _nothing() -> None: ...
 def _give_back(call: Call, claim: ActiveClaim, retention: int | None = None) -> Flow[None]:
     claim.over = True
     kept = call.policy.retention_ms if retention is None else retention
-    yield from _asked_thrice(call, Abandon(claim.key.id, claim.owner, kept))
+    yield from _ask_three_times(call, Abandon(claim.key.id, claim.owner, kept))
     claim.settled = True
 
 
-def _asked_thrice(call: Call, ask: Abandon | Fail) -> Flow[Any]:
+def _ask_three_times(call: Call, ask: Abandon | Fail) -> Flow[Any]:
     """Ask the store up to three times, then notify observers of the outage and raise."""
     for pause in (0.05, 0.2, None):
         try:
@@ -245,11 +245,11 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     ask.error, ask.hold = why, True
     claim.over = True
     try:
-        ack = yield from _asked_thrice(call, ask)
+        ack = yield from _ask_three_times(call, ask)
     except StoreUnavailableError:
         raise
     except StoreError:
-        ack = yield from _asked_thrice(
+        ack = yield from _ask_three_times(
             call, without_payload(ask)
         )  # without its reason: holding the key matters more
     claim.settled = True

@@ -3,7 +3,7 @@
 The conformance suite tests the rules that we thought of; this finds the others. The model is a
 `MemoryStore`, which applies `_core.lifecycle` and nothing else, on the same clock. Requests of several
 keys and owners, stale owners and fences, batches, operators, sweeps, time and reopening come in any
-order; after each step every row must be the same.
+order. After each step every row must be the same.
 
     class SqliteModel(Sqlite, StoreModel):
         pass

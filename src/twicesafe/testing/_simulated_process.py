@@ -34,7 +34,7 @@ from ..stores._base import AsyncStore, Store
 from ..stores.memory import MemoryStore
 from ._clock import FakeClock
 from ._comparison import copied, plain_copy
-from ._crash import Life, _Mortal, crash_point
+from ._crash import Life, _BoundStore, crash_point
 from ._tracing import Awaits, LineTracer
 from ._trial_keys import TrialKey
 
@@ -282,7 +282,7 @@ class Stage:
 def _silent(_: Event) -> None: ...
 
 
-class _Store(_Mortal):
+class _Store(_BoundStore):
     """The stage's store, bound to one life. Renewals are not points: their time is not fixed."""
 
     def perform(self, request: Request) -> Any:

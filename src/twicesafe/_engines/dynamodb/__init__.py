@@ -10,7 +10,7 @@
     sweep_and_search  the requests about many records    async_store     event loops (aiobotocore)
                                                          error_messages  what an error means
 
-A refused write returns the item that is there, so `_core.lifecycle` decides here, in the worker; every
+A refused write returns the item that is there, so `_core.lifecycle` decides here, in the worker. Every
 write names the version that it is based on. docs/decisions/0027-dynamodb.md says why this is safe.
 """
 

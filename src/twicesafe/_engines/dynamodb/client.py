@@ -1,4 +1,4 @@
-"""boto3's client for this store, and what it and its async sister have in common."""
+"""boto3's client for this store, and what it shares with the async one."""
 
 from __future__ import annotations
 

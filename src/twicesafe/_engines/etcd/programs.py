@@ -1,11 +1,11 @@
 """The programs of etcd: a guess, one transaction that checks it, and `_core.lifecycle` for every decision.
 
-A request is decided on what is believed about its record: a claim believes that there is none, and the owner of a
-claim believes what it wrote. One transaction compares the record's revision and writes; if the belief was wrong, it
+A request is decided on what is believed about its record. A claim believes that there is none, and the owner of a
+claim believes what it wrote. One transaction compares the record's revision and writes. If the belief was wrong, it
 returns the record instead, and the decision is made again on that. So a first delivery is two round trips and
 a duplicate one, no request needs a lock, and no rule is written twice.
 
-etcd's lease on the `l` key of a claim decides when the claim is over, never our clock (P5): a takeover checks in the
+etcd's lease on the `l` key of a claim decides when the claim is over, never our clock (P5). A takeover checks in the
 same transaction that the key is absent. Every change of a claim writes its record, so an owner that lost it
 finds another revision. The requests about many records are in `sweep_and_search`.
 """
@@ -69,7 +69,7 @@ class EtcdPrograms(SweepAndSearch):
             if isinstance(ms, int) and 0 < ms < FOREVER:
                 yield from self._lease(ms)
 
-    def greet(self) -> Program[None]:
+    def check_access(self) -> Program[None]:
         """Whether the cluster can be reached, has a leader, and lets us read under the prefix."""
         request = message("RangeRequest")(key=self.keys.records, count_only=True)
         yield EtcdCall("Range", request)

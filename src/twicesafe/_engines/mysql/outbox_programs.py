@@ -1,6 +1,6 @@
 """The outbox programs of MariaDB and MySQL. A lane's gate is a row, locked until the transaction commits.
 
-Messages with a key need one statement more, which locks the gate: in a single statement, the row's
+Messages with a key need one statement more, which locks the gate. In a single statement, the row's
 number could be taken before the gate is locked. Rows are locked and deleted by number (`row_lookup`).
 """
 

@@ -43,7 +43,7 @@ BATCH: Final = 500
 """The most requests in one statement."""
 
 BATCHED: Final = 16 * 1024
-"""Requests with larger values are not batched: in a table of values, MariaDB silently truncates values
+"""Requests with larger values are not batched. In a table of values, MariaDB silently truncates values
 above 64 KiB, and a batch saves little for a large value."""
 
 HEAVY: Final = 1024 * 1024

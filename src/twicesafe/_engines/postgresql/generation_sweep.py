@@ -4,7 +4,7 @@
     look    go through a closed one page by page, and move the records that are still needed forward
     drop    it, when the look has reached its end
 
-Nothing is written to a closed generation, so a record that is expired stays expired: no page is
+Nothing is written to a closed generation, so a record that is expired stays expired. No page is
 read twice, and the exclusive lock is held for the DROP only. Lock time-outs are short, because claims
 wait behind us. A step that gets no lock is left to the next sweep.
 """

@@ -2,7 +2,7 @@
 
 One is for claims, one for ends (complete, fail), one for claims of keys that an open transaction
 locks, and one for all other work. Calls that arrive while a connection is busy share its next statement
-(`AsyncBatcher`). If a call is cancelled or fails, its connection is dropped; a retry on a new one gets
+(`AsyncBatcher`). If a call is cancelled or fails, its connection is dropped. A retry on a new one gets
 the same answer, by the owner token. A cancelled call waits until its statement has ended in the
 server, so the request that follows it (`Abandon`, on the same connection) cannot overtake it.
 """
@@ -245,10 +245,10 @@ class LoopConnections:
             await asyncio.sleep(min(seconds, POLL))
             return
         try:
-            async with asyncio.timeout(seconds), self._listener.listening(id) as bell:
+            async with asyncio.timeout(seconds), self._listener.listening(id) as wakeup:
                 # Mark the row after we listen and before we wait, so that no end is missed.
                 if await self.other.run(awaits, whom):
-                    await bell.wait()
+                    await wakeup.wait()
         except TimeoutError:
             return
 

@@ -1,6 +1,6 @@
 """How requests are performed: one statement per kind, for one request or for many.
 
-Every write repeats its condition on the row that it locks, so READ COMMITTED is enough: a lost race writes
+Every write repeats its condition on the row that it locks, so READ COMMITTED is enough. A lost race writes
 nothing, and the request is tried again. Rare cases (hold, park, operators) are decided under a row
 lock by the programs that all SQL stores share. A row that another transaction locks is not waited for.
 """

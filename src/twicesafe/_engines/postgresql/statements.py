@@ -2,7 +2,7 @@
 
 A claim is one statement that reads before it writes, so a duplicate writes nothing (no WAL, no row
 lock). It inserts a missing record and takes over one that may be taken over. Both are one upsert, and
-the takeover applies only to the version of the row that was read (its `ctid`): if the row changed
+the takeover applies only to the version of the row that was read (its `ctid`). If the row changed
 since, nothing is written, and the claim is tried again.
 
 Every row is found by the index of ids. A plan may be made for an empty table and kept while the table

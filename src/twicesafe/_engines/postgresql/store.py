@@ -142,10 +142,10 @@ class PostgresStore(Store):
             return
         if self._listener.pid != os.getpid():  # forked: the listening thread is in the parent only
             self._listener = Listener(self._connect_listener)
-        with self._listener.listening(id) as bell:
+        with self._listener.listening(id) as wakeup:
             # Mark the row after we listen and before we wait, so that no end is missed.
             if self._run(awaits()):
-                bell.wait(seconds)
+                wakeup.wait(seconds)
 
     def migrate(self, tell: Progress = None) -> list[str]:
         begin = PostgresPrograms.begin
@@ -232,7 +232,7 @@ class PostgresStore(Store):
 
     def _connect(self) -> psycopg.Connection[Any]:
         settings = self.settings
-        connection = self._connected(impatient_connection(settings.timeout))
+        connection = self._connected(bounded_connection(settings.timeout))
         try:
             pid = connection.info.backend_pid
             setup = set_up_session(self.programs, pid, settings.prepare, self.url)
@@ -283,7 +283,7 @@ class PostgresStore(Store):
 
 
 @functools.cache
-def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
+def bounded_connection(patience: float) -> type[psycopg.Connection[Any]]:
     """A connection class on which no statement waits longer than this for the server.
 
     The server may be stopped, or unreachable without an error: TCP alone would wait forever.
@@ -302,7 +302,7 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
             if not ready and time.monotonic() > until:
                 raise psycopg.OperationalError(f"no answer within {patience:g} s")
 
-    class Impatient(psycopg.Connection[Any]):
+    class BoundedConnection(psycopg.Connection[Any]):
         shared_cursor: psycopg.Cursor[Any]
         """Used for all statements: a new cursor costs a third of a statement."""
 
@@ -318,7 +318,7 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
         def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
             return super().wait(bounded(gen), *args, **kwargs)
 
-    return Impatient
+    return BoundedConnection
 
 
 def binary_integers(connection: Any) -> None:

@@ -1,6 +1,6 @@
 """A pool of connections for the threads of one process: bounded, last in first out.
 
-A connection is not checked before it is used: one that fails is closed, and the request is retried on
+A connection is not checked before it is used. One that fails is closed, and the request is retried on
 a new one with the same owner token. So there is no extra round trip, and a caller that cannot connect
 gets the reason at once. A forked child leaves the connections to its parent.
 
@@ -112,13 +112,13 @@ class Pool(Generic[C]):
                     f"all {self._most} connections were busy for {self._patience:g} s; "
                     "raise pool= in the URL, or find out what is slow"
                 )
-            bell = threading.Lock()
-            bell.acquire()
-            self._waiting.append(bell)
+            wakeup = threading.Lock()
+            wakeup.acquire()
+            self._waiting.append(wakeup)
             if not self._idle:
-                bell.acquire(timeout=min(left, LOOK))
+                wakeup.acquire(timeout=min(left, LOOK))
             with suppress(ValueError):
-                self._waiting.remove(bell)
+                self._waiting.remove(wakeup)
         return new
 
     def _has_room(self, new: _Place[C]) -> bool:

@@ -3,7 +3,7 @@
 A relay leases slots, not rows, so a batch is one SELECT and one DELETE. It reads from the first row
 each time, never from "the last id", so rows that commit late are found.
 
-A refused message writes one row about its lane: the lane may send its rows up to the refused one,
+A refused message writes one row about its lane. The lane may send its rows up to the refused one,
 not before its back-off is over, and not at all while it is parked. Its other rows leave the table
 that relays read, so a million of them delay no other lane. They come back part by part, in order,
 as soon as the refused one is published.
@@ -228,7 +228,7 @@ class RelayPrograms(OutboxDialect):
         held = f"SELECT 1 FROM {self.t}_slots WHERE slot = ? AND owner = ? AND fence = ?"
         if not (yield Query(self.mark(held) + self.share, (it.slot, owner, it.fence))):
             return False
-        # Nothing to do if it was written before, or if the row is gone: a relay that lost the slot
+        # Nothing to do if it was written before, or if the row is gone. A relay that lost the slot
         # during its call published it.
         there = f"SELECT 1 FROM {self.t} WHERE n = ?"
         if not (yield Query(self.mark(there) + self.lock, (it.n,))):

@@ -9,7 +9,7 @@ A lease ends when *one* of these is certain:
                 a process that lives shorter than a lease could never take over.
 
 The time of the service is read from its replies (`ServiceClock`), so the clock of a worker may be wrong by
-hours. Replies take time, some tell whole seconds, and the servers behind one address differ a little: the
+hours. Replies take time, some tell whole seconds, and the servers behind one address differ a little. The
 margin covers all three. docs/decisions/0027-dynamodb.md has the argument.
 """
 
