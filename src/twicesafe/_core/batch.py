@@ -106,7 +106,7 @@ class _Batch:
     # -- who runs? ----------------------------------------------------------------------------
 
     def _claim(self, indexes: list[int]) -> Flow[dict[int, ActiveClaim]]:
-        """Claim these in one request; those that may start now are returned."""
+        """Claim these in one request, and return those that may start now."""
         calls = self.calls
         asks = [
             claim_request(calls[index], ahead=place >= self.concurrency)
@@ -205,7 +205,7 @@ class _Batch:
 
 
 def _is_exact(call: Call) -> bool:
-    """The policy allows one start only: so it is claimed when it can start, and not before."""
+    """The policy allows one start only, so the key is claimed when its handler can start, not before."""
     return call.policy.hold or call.policy.max_attempts == 1
 
 

@@ -48,7 +48,7 @@ _FAILED = State.FAILED
 _MARK = MARK[:1]
 
 ENDLESS: Final = FOREVER // 2
-"""Milliseconds: a longer suspension has no end."""
+"""Milliseconds. A longer suspension counts as one without an end."""
 
 
 def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any]:

@@ -65,9 +65,8 @@ PATIENCE = 0.25
 
 
 class AwaitDeferred(msgspec.Struct, gc=False):
-    """Wait until the deferred writes for this key are in the store, at most so long.
-
-    There are none almost always; then there is nothing to wait for.
+    """Wait until the deferred writes for this key are in the store, at most this long. Usually there
+    are none.
     """
 
     id: bytes
@@ -86,7 +85,7 @@ class Enter(msgspec.Struct, gc=False):
     done: bool = False
     """Insert the record as completed (`accept`)."""
     wait: float = 0.0
-    """Seconds for which another transaction may hold the key."""
+    """Seconds to wait for another transaction that holds the key."""
 
     @property
     def id(self) -> bytes:
@@ -335,7 +334,7 @@ def _undone(problem: ResultError) -> ResultError:
 
 
 def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
-    """The recording statement failed and the transaction with it, so `optional` cannot help."""
+    """The recording statement failed, and with it the transaction, so `optional` cannot help."""
     problem = NotStorableError(
         f"the database refused the result ({error.message}); nothing was recorded: roll back, so "
         "that nothing is applied",
@@ -347,7 +346,7 @@ def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
 
 
 def _unusable(error: AtomicityBrokenError) -> UsageError:
-    """The transaction was already broken when it was handed to us."""
+    """The transaction was already broken when we got it."""
     return UsageError(
         f"the transaction on this connection accepts no statements: {error.message}; roll it back "
         "and start a new one"

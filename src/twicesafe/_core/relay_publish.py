@@ -1,6 +1,6 @@
 """The publish loop: which rows are published next, in which order, and what happens on failure.
 
-The order of a lane is kept here, and nowhere else. One row of a lane is handed over at a time, and
+The order of a lane is kept here, and nowhere else. The publisher gets one row of a lane at a time, and
 the next one after the broker has accepted it. So a broker may accept any part of a call, in any
 order. A publisher that `keeps_order` by itself gets many rows of a lane in one call, all of one
 topic, because brokers accept or refuse topic by topic. After a refusal the lane backs off; after too

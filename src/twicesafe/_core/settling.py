@@ -78,7 +78,7 @@ def record_again(
     sent: float,
     error: Exception,
 ) -> Flow[tuple[Any, Ack | None, ResultError | None]]:
-    """The store refused this recording or did not answer: what was recorded in the end, and how."""
+    """The store refused this recording or did not answer: retry, and return what was recorded in the end."""
     recording = OutcomeRecording(claim, ask, error, sent)
     yield from retry_until_recorded([recording], call.clock)
     ack = recording.answer(call)
@@ -195,14 +195,14 @@ def conclude(
 
 
 def _undecided(call: Call, ack: Ack | None) -> LeaseLostError | StoreUnavailableError:
-    """For a message of a consumer: a decision that is not on record decides nothing."""
+    """For a message of a consumer: a decision that is not recorded does not count."""
     if ack is None:
         return StoreUnavailableError(
             "the attempt failed, and the store did not record it; the message is tried again",
             key=call.key,
         )
     return LeaseLostError(
-        "the attempt failed after another worker took the message over; that one decides about it",
+        "the attempt failed after another worker took over the message; that worker decides about it",
         key=call.key,
     )
 
@@ -224,7 +224,7 @@ def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
 
 
 def _encode(call: Call, value: Any, origin: bytes) -> tuple[bytes | None, ResultError | None]:
-    """What the store gets of the value, or the reason why there is nothing."""
+    """The bytes to store for this value, or the reason why there are none."""
     policy = call.policy
     try:
         payload = policy.codec.encode(value, call.declared)
@@ -259,7 +259,7 @@ def _encode(call: Call, value: Any, origin: bytes) -> tuple[bytes | None, Result
 def _encode_failure(
     call: Call, name: str, error: BaseException
 ) -> tuple[bytes | None, ResultError | None]:
-    """What the store gets of a failure that is the answer; nothing, if it cannot be encrypted."""
+    """The bytes to store for a failure that is the answer; None if they cannot be encrypted."""
     payload = msgspec.json.encode({"type": name, "message": text_of(error)})
     try:
         return encrypted(call.policy.cipher, call.key, State.FAILED, payload), None

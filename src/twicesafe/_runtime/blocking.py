@@ -69,7 +69,7 @@ class BlockingRuntime(SharedState):
         super().__init__(store, store.perform_many, **shared)
 
     def break_circuit(self, settings: Breaker, fallback: Any) -> StoreGuard:
-        """Stop asking a store that fails. Renewals go where their claims are."""
+        """Stop asking a store that fails. A renewal goes to the store that granted its claim."""
         guard = self._guard_by(settings, GuardedStore, fallback)
         self.keeper._perform_many = GuardedStore(self.store, fallback, guard).perform_many
         return guard
@@ -115,7 +115,7 @@ class BlockingFlowRun(FlowRun):
         return self._perform(ask)
 
     def record(self, what: Any, perform: Callable[[Any], Any] | None = None) -> Any:
-        """Record in spite of an interrupt: send the request again, and delay the interrupt."""
+        """Record despite an interrupt: send the request again, and delay the interrupt."""
         perform = perform or self._perform
         try:
             return perform(what)

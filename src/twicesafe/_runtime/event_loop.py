@@ -82,7 +82,7 @@ class EventLoopRuntime(SharedState):
         return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
 
     def break_circuit(self, settings: Breaker, fallback: Any) -> StoreGuard:
-        """Stop asking a store that fails. Renewals go where their claims are."""
+        """Stop asking a store that fails. A renewal goes to the store that granted its claim."""
         guard = self._guard_by(settings, AsyncGuardedStore, fallback)
         plain = self._perform_blocking
 
@@ -216,7 +216,7 @@ class EventLoopFlowRun(FlowRun):
         raise refused
 
     async def _recorded(self, answer: Any) -> Any:
-        """Wait for a recording in spite of a cancellation, which is raised after the flow."""
+        """Wait for a recording despite a cancellation, which is raised after the flow."""
         try:
             return await answer
         except asyncio.CancelledError as error:

@@ -1,7 +1,7 @@
 """Deliveries for consumers: one message in one transaction, which is begun and committed here.
 
-Everywhere else an inbox leaves begin and commit to its caller. A consumer is the caller: it gets a
-function that opens a connection, and each message has its own transaction. An error of the handler
+Everywhere else the caller of an inbox begins and commits. Here the consumer does: it gets a function
+that opens a connection, and each message has its own transaction. An error of the handler
 rolls it back. An error of the database, in connecting or in COMMIT, says nothing about the message,
 so it is `StoreUnavailableError`. The message is delivered again, and the record tells whether the
 COMMIT had succeeded (P10).

@@ -80,7 +80,7 @@ class _Claim(Generic[T]):
     key = property(lambda self: self._call.key, doc="The full key, with its scope.")
     attempt: int = property(  # type: ignore[assignment]
         lambda self: self._attempt,
-        doc="The attempt of this block; of a duplicate: the recorded one.",
+        doc="The attempt of this block; for a duplicate, the recorded one.",
     )
     fence: int = property(  # type: ignore[assignment]
         lambda self: self._fence, doc="Larger than that of every earlier claim of this key."
@@ -123,12 +123,12 @@ class _Claim(Generic[T]):
         return self._result  # type: ignore[no-any-return]
 
     def _begin_again(self) -> None:
-        """The block of this claim was left, and it is entered once more."""
+        """The block of this claim has ended, and it begins again."""
         self._left = self._done = self._completed_here = self._unsure = False
         self._held = self._flow_run = None
 
     def _is_answered(self) -> bool:
-        """Whether the answer is on record and can be had without a claim, as in `process`."""
+        """Whether the answer is recorded and can be read without a claim, as in `process`."""
         runtime = self._receiver._runtime
         if runtime.recall is None and runtime.cache is None:
             return False
@@ -197,8 +197,8 @@ class _Claim(Generic[T]):
             try:
                 active.reset(self._token)
             except ValueError:
-                # A task or thread that the block started has its own context. It cannot step out for the
-                # block, which does so itself when it ends.
+                # A task or thread that the block started has its own context. It cannot change the
+                # context of # the block, which does so itself when it ends.
                 return
             self._token = None
 

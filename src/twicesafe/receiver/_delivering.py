@@ -53,7 +53,7 @@ def policy_for_redelivery(policy: Policy, what: str) -> Policy:
 
 
 def queue_decides(message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
-    """The recovery of a task queue with its own retries: the record adds no back-off to theirs."""
+    """The recovery of a task queue with its own retries: the record adds no back-off of its own."""
     return Retry(after=0)
 
 
@@ -93,8 +93,8 @@ def attempt_error(verdict: Verdict[Any]) -> Exception | None:
 
 
 def pause_of(verdict: Verdict[Any]) -> float:
-    """Seconds to wait before a message is given back to a queue that knows no delay: the worker waits
-    for them, so they are few."""
+    """Seconds to wait before a message is given back to a queue without delays. The worker itself
+    waits, so the time is short."""
     return min(verdict.retry_after or 0.0, LONGEST_PAUSE)
 
 

@@ -1,4 +1,4 @@
-"""How a receiver finds out what health is judged by: it asks its store, counts, and looks at its activity."""
+"""Collects what health is judged by: the store's answer, counts of records, and the receiver's activity."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _signs(receiver: Any, took: float, stats: Stats) -> Signs:
 
 
 def _own(receiver: Any) -> dict[str, Any]:
-    """What the receiver knows without asking."""
+    """What the receiver knows without a request to the store."""
     activity: Activity | None = receiver._activity
     guard = receiver._runtime.guard
     return {

@@ -1,7 +1,7 @@
 """Requests about many records: sweep, survey, browse, count, and the audit log.
 
-MongoDB selects and sorts; `matches` has the last word on what a search finds. Only the ids and ``ttl`` have an index, so a
-search reads the collection.
+MongoDB selects and sorts, and `matches` decides about each document. Only the ids and ``ttl`` have an
+index, so a search reads the whole collection.
 """
 
 from __future__ import annotations

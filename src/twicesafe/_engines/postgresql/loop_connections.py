@@ -50,10 +50,10 @@ class SerialConnection:
         self._until: float | None = None
         """When the running program has taken too long; None: none runs."""
         self._timer: asyncio.TimerHandle | None = None
-        """One for all programs: to start and cancel one for each took a tenth of a call."""
+        """One timer for all programs: starting and cancelling one for each took a tenth of a call."""
 
     async def run(self, program: Callable[..., Program[T]], *words: Any) -> T:
-        """Run the program that this call makes."""
+        """Run the program that ``program(*words)`` returns."""
         patience = self._store.settings.timeout
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
@@ -186,7 +186,7 @@ class LoopConnections:
         )
 
     def _performed(self, request: Request) -> Program[Any]:
-        """By the store's programs of now: they change when the store is migrated."""
+        """With the store's current programs, which change when the store is migrated."""
         return self._store.programs.perform(request)
 
     def _all_performed(self, requests: Sequence[Request]) -> Program[list[Any]]:

@@ -21,7 +21,7 @@ PATIENCE: Final = 200
 
 
 class PostgresSchema(Schema):
-    """Also of the outbox."""
+    """The schema of the records, or of the outbox."""
 
     def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
         super().__init__("postgresql", f"{schema}.{table}" if schema else table)

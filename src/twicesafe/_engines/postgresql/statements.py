@@ -31,7 +31,7 @@ Other calls of this process may wait behind it. So a claim soon gets the answer 
 progress; the writes of owners and operators are worth a longer wait."""
 
 ID: Final = "{id}"
-"""In place of the type of an id."""
+"""A placeholder for the type of an id."""
 
 # One request is a row of values, many are arrays of columns: (name, type) in the order of the args.
 CLAIM: Final = (

@@ -1,7 +1,6 @@
-"""Sweep and browse: the programs that walk over the whole table of a PostgreSQL store.
-
-No column that changes is indexed, because every claim would pay for the index. A sweep therefore goes
-through the heap by `ctid`, and a page of `browse` sorts by the time of creation.
+"""Requests about many records: sweep and browse. Both read the whole table. (`sql.searching` has the
+others.) No column that changes is indexed, because every claim would pay for the index. So a sweep
+reads the heap in the order of `ctid`, and a page of `browse` sorts by the time of creation.
 """
 
 from __future__ import annotations
