@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from twicesafe import Backoff
 from twicesafe._core import relay_lease, relay_publish
-from twicesafe._core.outbox_requests import HeldSlots, Settle
+from twicesafe._core.outbox_requests import LeasedSlots, Settle
 from twicesafe._core.relay_lease import (
     CheckBroker,
     Collect,
@@ -242,7 +242,7 @@ class Relay(Actor):
                 self.settlements_lost_in_a_row = 0
                 for n in ask.done:
                     self.unsettled.pop(n, None)
-        elif type(answer) is HeldSlots:
+        elif type(answer) is LeasedSlots:
             self.promised = sent[1] + 0.9 * LEASE
             if self.misled_since is not None and sent[0] > self.misled_since:
                 self.misled_since = None

@@ -49,7 +49,7 @@ from .outcome_recording import OutcomeRecording, retry_until_recorded
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
 from .settling import RELEASE_PATIENCE, conclude, prepare
 
-__all__ = ["LINGER", "ask_all", "exchange_many", "job_of", "settle_all"]
+__all__ = ["LINGER", "ask_all", "deliver_many", "job_of", "settle_all"]
 
 LINGER: Final = 0.05
 """Seconds that a finished item may wait to be recorded together with others."""
@@ -59,7 +59,7 @@ Done: TypeAlias = tuple[int, ActiveClaim, Reply]
 """A handler that ended: the index of its call, its claim, its reply."""
 
 
-def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
+def deliver_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
     """One answer per call, in order. Equal keys of one batch run once."""
     return _Batch(calls, concurrency).run()
 

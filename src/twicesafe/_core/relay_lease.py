@@ -28,7 +28,7 @@ from .._values.owner_token import chance, new_owner
 from .._values.policy import Backoff
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError
 from .commands import Flow
-from .outbox_requests import Backlog, Depth, HeldSlots, Hold, Message
+from .outbox_requests import Backlog, Depth, Heartbeat, LeasedSlots, Message
 from .sample_schedule import SampleSchedule
 
 __all__ = ["CheckBroker", "Collect", "KeeperPause", "Listen", "Publish", "RelayState", "keep_slots"]
@@ -176,11 +176,11 @@ def keep_slots(state: RelayState) -> Flow[None]:
         said_of, drained = state.drained
         give = drained if said_of is state.unwanted else frozenset()
         try:
-            held: HeldSlots = yield Hold(state.owner, round(state.lease * 1000), give)
+            held: LeasedSlots = yield Heartbeat(state.owner, round(state.lease * 1000), give)
         except StoreError as error:
             failures += 1
             state.unheld = error
-            state.notify(events.StoreFailed(None, "outbox_hold", str(error)))
+            state.notify(events.StoreFailed(None, "outbox_heartbeat", str(error)))
             yield KeeperPause(
                 min(state.lease / 6, REST.delay(failures, chance(state.owner, failures)))
             )
@@ -195,10 +195,10 @@ def keep_slots(state: RelayState) -> Flow[None]:
             yield from _sample(state, state.samples)
         yield KeeperPause(min(state.lease / 3, RENEWAL))
     try:
-        yield Hold(state.owner, 0, leave=True)
+        yield Heartbeat(state.owner, 0, leave=True)
     except StoreError as error:
         # The leases expire by themselves.
-        state.notify(events.StoreFailed(None, "outbox_hold", str(error)))
+        state.notify(events.StoreFailed(None, "outbox_heartbeat", str(error)))
 
 
 def _sample(state: RelayState, schedule: SampleSchedule) -> Flow[None]:

@@ -22,7 +22,7 @@ from .._values.owner_token import chance
 from ..errors import CorruptRecordError, StoreError
 from .commands import Flow
 from .encrypting import decrypt_body
-from .outbox_requests import Fetch, Fetched, Pending, Rise, Settle
+from .outbox_requests import Awake, Fetch, Fetched, Pending, Settle
 from .relay_answers import RelayAnswers
 from .relay_lease import DEAF_POLL, REST, CheckBroker, Collect, Listen, Publish, RelayState
 
@@ -109,7 +109,7 @@ class _PublishLoop(RelayAnswers):
         if rows:
             self.pause = GATHER if len(rows) < max(1, state.batch // 10) else 0.0
             if self.asleep:
-                yield from self._rise()
+                yield from self._tell_awake()
         else:
             self.pause = min(state.longest_pause, max(GATHER, self.pause * 2))
         return len(rows)
@@ -224,9 +224,9 @@ class _PublishLoop(RelayAnswers):
         else:
             self._handle_answers((yield Collect(self.pause)))
 
-    def _rise(self) -> Flow[None]:
+    def _tell_awake(self) -> Flow[None]:
         try:
-            yield Rise(self.state.owner)
+            yield Awake(self.state.owner)
         except StoreError:
             return  # writers keep waking us without need, which costs them little
         self.asleep = False

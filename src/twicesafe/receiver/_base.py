@@ -84,14 +84,14 @@ class ReceiverBase:
         breakers: list[Any] = []
         self._breakers = breakers
         self._durables = {}
-        heard = _Heard(breakers)
+        counting = _BreakerObserver(breakers)
         if not observers:
-            return events.notifier([heard])
+            return events.notifier([counting])
         from ..observers._activity import Activity
 
         self._activity = Activity()
         self._tracer = events.tracer_of(observers)
-        notify: Any = events.notifier([*observers, self._activity, heard])
+        notify: Any = events.notifier([*observers, self._activity, counting])
         self._activity.renewed = notify.renew
         return notify  # type: ignore[no-any-return]
 
@@ -271,7 +271,7 @@ def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> Non
     raise ConfigurationError(f"{where} needs {'an' if name[0] in 'AI' else 'a'} {name}, and {fix}")
 
 
-class _Heard:
+class _BreakerObserver:
     """Passes failed deliveries on to a breaker, which is made after the notifier."""
 
     def __init__(self, breakers: list[Any]) -> None:

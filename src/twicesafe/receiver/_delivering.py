@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .._core.batch import exchange_many
+from .._core.batch import deliver_many
 from .._core.call import Call
 from .._core.consuming.recovery import DeadLetter, Recover, Retry, decide
 from .._core.consuming.verdicts import Verdict, verdict_of
@@ -128,7 +128,7 @@ def verdicts_on(
 ) -> list[Verdict[Any]]:
     """One verdict per message, in order; claimed and recorded together, as by `process_many`."""
     calls, bad = calls_of(receiver, messages, handler, key, profile_of(handler), recover)
-    answers = receiver._runtime.run(exchange_many(calls, concurrency)) if calls else []
+    answers = receiver._runtime.run(deliver_many(calls, concurrency)) if calls else []
     return [_verdict(one) for one in merged(len(messages), calls, answers, bad)]
 
 

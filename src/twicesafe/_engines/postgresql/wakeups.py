@@ -96,14 +96,14 @@ class Listener:
                 with self._lock:
                     self._socket = connection.fileno()
                 self._ready.set()
-                self._hear(connection)
+                self._read_notifications(connection)
         except (psycopg.Error, TwicesafeError):
             if not self._closed:
                 time.sleep(RECONNECT_DELAY)
         finally:
             self._end()
 
-    def _hear(self, connection: psycopg.Connection[Any]) -> None:
+    def _read_notifications(self, connection: psycopg.Connection[Any]) -> None:
         try:
             while not self._closed:
                 for notice in connection.notifies(timeout=IDLE):

@@ -21,16 +21,16 @@ import msgspec
 
 from ..._core.outbox_requests import (
     SLOTS,
+    Awake,
     Fetch,
     Fetched,
-    HeldSlots,
-    Hold,
+    Heartbeat,
+    LeasedSlots,
     Message,
     OutboxRequest,
     Pending,
     Prepare,
     Reply,
-    Rise,
     Setback,
     Settle,
 )
@@ -66,10 +66,10 @@ class RelayPrograms(OutboxDialect):
 
     # -- slots --------------------------------------------------------------------------------
 
-    def outbox_hold(self, ask: Hold) -> Program[HeldSlots]:
+    def outbox_heartbeat(self, ask: Heartbeat) -> Program[LeasedSlots]:
         return atomically(self._hold(ask), self.begin)
 
-    def _hold(self, ask: Hold) -> Program[HeldSlots]:
+    def _hold(self, ask: Heartbeat) -> Program[LeasedSlots]:
         give = frozenset(range(SLOTS)) if ask.leave else ask.give
         if give:
             which, numbers = self.among("slot", sorted(give))
@@ -79,7 +79,7 @@ class RelayPrograms(OutboxDialect):
             yield Change(self.mark(free), (b"", ask.owner, *numbers))
         if ask.leave:
             yield Change(self.mark(f"DELETE FROM {self.t}_relays WHERE owner = ?"), (ask.owner,))
-            return HeldSlots({}, 0)
+            return LeasedSlots({}, 0)
         now = self.instant()
         until = f"{now} + {ask.lease:d}"
         # Accepted after the end of the lease, too, unless another relay took over (P4).
@@ -100,7 +100,7 @@ class RelayPrograms(OutboxDialect):
             remove = f"DELETE FROM {self.t}_relays WHERE owner = ? AND seen_until < {old}"
             yield Change(self.mark(remove), (bytes(gone),))
         yield from self._end_moot_troubles(now)
-        return HeldSlots(held, share)
+        return LeasedSlots(held, share)
 
     def _end_moot_troubles(self, now: str) -> Program[None]:
         """A relay that did not know of a trouble may publish its message: then the lane continues."""
@@ -135,7 +135,7 @@ class RelayPrograms(OutboxDialect):
             )
         return taken
 
-    def outbox_rise(self, ask: Rise) -> Program[None]:
+    def outbox_awake(self, ask: Awake) -> Program[None]:
         awake = f"UPDATE {self.t}_relays SET asleep = {FALSE} WHERE owner = ?"
         yield Change(self.mark(awake), (ask.owner,))
 

@@ -52,7 +52,7 @@ class ServiceClock:
     def now(self) -> int:
         return self.steady() + self._offset
 
-    def heard(self, earliest: int, latest: int, sent: int) -> None:
+    def observed(self, earliest: int, latest: int, sent: int) -> None:
         """A reply came: at some moment between `sent` and now, the service's time was in this range."""
         self._asked = now = self.steady()
         low, high = earliest - now, latest - sent
@@ -73,7 +73,7 @@ class GivenClock:
     def __init__(self, now: Callable[[], int]) -> None:
         self.now = self.steady = now
 
-    def heard(self, earliest: int, latest: int, sent: int) -> None:
+    def observed(self, earliest: int, latest: int, sent: int) -> None:
         """Its time is the test's."""
 
     def due(self, every: int) -> bool:
