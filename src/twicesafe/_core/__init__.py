@@ -37,7 +37,7 @@ The outbox
 
     consuming/           messages from a broker             http/        keyed requests
     tool_calls/          tool calls of agents               regions/     copies and failover
-    similarity/          near-duplicates                    health       measured values against thresholds
+    near_duplicates/     requests that mean the same        health       measured values against thresholds
     breaker              the states of a circuit breaker    observing    what an observed call reports
     secret_check         the secret of hidden keys          sample_schedule   when to count a store
 """
