@@ -1,4 +1,4 @@
-"""Encryption at rest: results, remembered failures, responses and outbox bodies.
+"""Encryption at rest of results, remembered failures, responses and outbox bodies.
 
     ring = KeyRing.load("file:/run/secrets/twicesafe-keys")      # or "env:NAME", or from_callable (KMS)
     receiver = Receiver.open(url, policy=Policy(encryption=ring))

@@ -1,4 +1,4 @@
-"""Every error twicesafe raises: what happened, to which key, who must act, and what to do next.
+"""Every error that twicesafe raises. Each says what happened, to which key, who must act, and what to do next.
 
     TwicesafeError
     ├── UsageError                  the calling code must change (400)

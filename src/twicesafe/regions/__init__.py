@@ -1,4 +1,4 @@
-"""Regions: copies of records in another store, and an explicit rule for the keys that a takeover cannot know.
+"""Regions: copies of records in another store, and a rule for keys whose outcome the new region cannot know.
 
     Regions, AsyncRegions       receivers that start work only in the region that serves a key;
                                 failing over, switching, settling
