@@ -323,7 +323,7 @@ class ProxyServer(AsgiServer):
         super().__init__()
 
     def _made(self) -> uvicorn.Server:
-        return proxy_server.server(self._call, patience=self._patience)
+        return proxy_server.server(self._call, client_timeout=self._patience)
 
 
 class Service:

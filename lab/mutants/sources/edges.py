@@ -309,7 +309,7 @@ break_source(
     "a Django stream that lingers on is held",
     bug="behind Django a stream that outlasts linger waits for an operator; elsewhere it is done",
     file="integrations/django/_streams.py",
-    old="        exchange.has_lingered = lambda: time.monotonic() > patience\n",
+    old="        exchange.has_lingered = lambda: time.monotonic() > until\n",
     new="",
     tests=[f"{DJANGO}::test_wsgi_a_stream_that_outlasts_linger_is_done_without_a_result"],
 )

@@ -32,8 +32,8 @@ break_source(
     "a lane whose message is gone waits for ever",
     bug="a trouble whose message another relay published is never ended, and what is aside stays there",
     file="_engines/sql/outbox_relay_programs.py",
-    old="        yield from self._end_moot_troubles(now)\n        return Held",
-    new="        return Held",
+    old="        yield from self._end_outdated_troubles(now)\n        return Leased",
+    new="        return Leased",
     tests=[f"{LANES}::test_what_another_relay_published_keeps_no_lane_waiting[sqlite-sync]"],
 )
 break_source(

@@ -192,8 +192,8 @@ break_source(
     "postgresql: the caller's patience is ours",
     bug="the caller's lock time-out stays as the inbox set it",
     file="_engines/postgresql/in_transaction.py",
-    old="            (SELECT set_config('lock_timeout', before, true) FROM patience)\n        FROM (SELECT max",
-    new="            (SELECT before FROM patience)\n        FROM (SELECT max",
+    old="            (SELECT set_config('lock_timeout', before, true) FROM lock_wait)\n        FROM (SELECT max",
+    new="            (SELECT before FROM lock_wait)\n        FROM (SELECT max",
     tests=[f"{MEET}::test_the_callers_lock_timeout_is_as_it_was"],
 )
 break_source(

@@ -60,7 +60,7 @@ __all__ = [
 FOREVER = 1e9
 """Lease in seconds: here the transaction holds the claim, not a lease."""
 
-PATIENCE = 0.25
+DEFERRED_WAIT = 0.25
 """Seconds that a delivery waits for the last failure of its key to be written."""
 
 
@@ -195,7 +195,7 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
     """
     refuse_own_wait(call)
     if waits:
-        yield AwaitDeferred(call.key.id, PATIENCE)
+        yield AwaitDeferred(call.key.id, DEFERRED_WAIT)
     ask = entry(call)
     try:
         entered: Entered = yield ask

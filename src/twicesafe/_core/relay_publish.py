@@ -207,8 +207,8 @@ class _PublishLoop(RelayAnswers):
         down = max(0.0, self.down_until - state.clock())
         if self.under_way:
             busy = len(self.under_way) >= state.concurrency or self.rows_under_way >= state.batch
-            patience = state.lease / 6 if busy else max(down, self.pause, GATHER)
-            self._handle_answers((yield Collect(patience)))
+            wait = state.lease / 6 if busy else max(down, self.pause, GATHER)
+            self._handle_answers((yield Collect(wait)))
         elif state.stopping:
             return
         elif down:

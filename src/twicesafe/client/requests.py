@@ -79,8 +79,8 @@ class RetryAdapter(HTTPAdapter):
 
         def perform(command: SendAttempt | RetryPause) -> ResponseSummary | Unanswered | None:
             if isinstance(command, SendAttempt):
-                patience = _limited(timeout, command.seconds)
-                return self._attempt(request, {"timeout": patience, **settings})
+                limited = _limited(timeout, command.seconds)
+                return self._attempt(request, {"timeout": limited, **settings})
             if command.answer is not None:
                 command.answer.native.close()
             self._sleep(command.seconds)

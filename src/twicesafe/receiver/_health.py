@@ -30,7 +30,7 @@ __all__ = [
 _PROBE: Final = Key("probe", ("twicesafe", "health"), absolute=True)
 """A key that is never claimed: asking for its record writes nothing."""
 
-PATIENCE: Final = 5.0
+PROBE_TIMEOUT: Final = 5.0
 """Seconds that an async probe waits for the store."""
 COUNTS: Final = 30.0
 """Seconds for which a count is good enough for `CachedHealth`."""
@@ -60,7 +60,7 @@ async def take_signs_async(receiver: AsyncReceiver, stats: Stats | None = None) 
 
     began = since_boot()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PROBE_TIMEOUT):
             await receiver.record(_PROBE)
         took = since_boot() - began
         return _signs(receiver, took, await receiver.sample() if stats is None else stats)
@@ -81,7 +81,7 @@ async def is_reachable_async(receiver: AsyncReceiver) -> str | None:
     import asyncio
 
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PROBE_TIMEOUT):
             await receiver.record(_PROBE)
     except (TwicesafeError, TimeoutError) as error:
         return _text(error)
@@ -89,7 +89,7 @@ async def is_reachable_async(receiver: AsyncReceiver) -> str | None:
 
 
 def _text(error: Exception) -> str:
-    return str(error) or f"no answer within {PATIENCE:g} s"
+    return str(error) or f"no answer within {PROBE_TIMEOUT:g} s"
 
 
 def _signs(receiver: Any, took: float, stats: Stats) -> Signs:

@@ -68,7 +68,7 @@ class MysqlOutbox(OutboxPrograms):
         )
 
     def migrated(self) -> Program[list[str]]:
-        return (yield from self.schema.migrate(patience=4))
+        return (yield from self.schema.migrate(timeout=4))
 
     def add(self, added: Sequence[Added]) -> Program[None]:
         gates = gates_of(added)

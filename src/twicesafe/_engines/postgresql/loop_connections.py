@@ -54,12 +54,12 @@ class SerialConnection:
 
     async def run(self, program: Callable[..., Program[T]], *words: Any) -> T:
         """Run the program that ``program(*words)`` returns."""
-        patience = self._store.settings.timeout
+        timeout = self._store.settings.timeout
         loop = asyncio.get_running_loop()
-        until = loop.time() + patience
+        until = loop.time() + timeout
         if self._lock.locked():
             try:
-                await asyncio.wait_for(self._lock.acquire(), patience)
+                await asyncio.wait_for(self._lock.acquire(), timeout)
             except TimeoutError as error:
                 raise self._timed_out() from error
         else:

@@ -22,7 +22,7 @@ from ..sql.step_rows import ID_BYTES
 from .request_kinds import AGAIN, KINDS, RequestKind, answered, claim_values, query
 from .run_programs import PostgresRuns
 from .settings import NOT_FREE, code_of
-from .statements import PATIENCE, Statements
+from .statements import LOCK_TIMEOUT, Statements
 from .sweep_and_search import SweepAndSearch
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class RequestPrograms(SweepAndSearch):
         return answer
 
     def _decide_with_timeout(self, ask: Any) -> Program[Any]:
-        yield Change(f"SET LOCAL lock_timeout = {PATIENCE[isinstance(ask, ClaimRequest)]:d}")
+        yield Change(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT[isinstance(ask, ClaimRequest)]:d}")
         return (yield from self.decide(ask))
 
     def decide(self, ask: Any) -> Program[Any]:

@@ -16,7 +16,7 @@ GENERATIONS: Final = 1000
 """Schema versions from here on belong to tables that keep generations."""
 
 
-PATIENCE: Final = 200
+LOCK_TIMEOUT: Final = 200
 """Milliseconds that a step waits for a table that a transaction uses."""
 
 
@@ -60,5 +60,5 @@ class PostgresSchema(Schema):
 class PostgresRecordsSchema(PostgresSchema, RecordsSchema):
     def apply(self, before: int, after: int) -> Program[None]:
         if before:  # claims wait behind us while we wait for a table
-            yield Change(f"SET LOCAL lock_timeout = {PATIENCE:d}")
+            yield Change(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT:d}")
         yield from super().apply(before, after)

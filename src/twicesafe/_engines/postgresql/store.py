@@ -283,7 +283,7 @@ class PostgresStore(Store):
 
 
 @functools.cache
-def bounded_connection(patience: float) -> type[psycopg.Connection[Any]]:
+def bounded_connection(timeout: float) -> type[psycopg.Connection[Any]]:
     """A connection class on which no statement waits longer than this for the server.
 
     The server may be stopped, or unreachable without an error: TCP alone would wait forever.
@@ -291,7 +291,7 @@ def bounded_connection(patience: float) -> type[psycopg.Connection[Any]]:
     import psycopg
 
     def bounded(waits: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         ready: Any = None
         while True:
             try:
@@ -300,7 +300,7 @@ def bounded_connection(patience: float) -> type[psycopg.Connection[Any]]:
                 return end.value  # type: ignore[no-any-return]
             ready = yield wanted
             if not ready and time.monotonic() > until:
-                raise psycopg.OperationalError(f"no answer within {patience:g} s")
+                raise psycopg.OperationalError(f"no answer within {timeout:g} s")
 
     class BoundedConnection(psycopg.Connection[Any]):
         shared_cursor: psycopg.Cursor[Any]

@@ -103,7 +103,7 @@ class Settings:
             **options,
         )
 
-    def patience(self, address: Address) -> float:
+    def timeout_for(self, address: Address) -> float:
         """Seconds that a reply may take, including the wait for replicas.
 
         Sentinels are asked one after the other, so each gets its share of the time-out.
@@ -124,8 +124,8 @@ class Settings:
             "password": password or None,
             "db": db,
             "protocol": 2,
-            "socket_timeout": self.patience(address),
-            "socket_connect_timeout": min(self.timeout, self.patience(address)),
+            "socket_timeout": self.timeout_for(address),
+            "socket_connect_timeout": min(self.timeout, self.timeout_for(address)),
             "client_name": "twicesafe",
         }
         if self.tls:

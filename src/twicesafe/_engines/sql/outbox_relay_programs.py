@@ -67,9 +67,9 @@ class RelayPrograms(OutboxDialect):
     # -- slots --------------------------------------------------------------------------------
 
     def outbox_heartbeat(self, ask: Heartbeat) -> Program[LeasedSlots]:
-        return atomically(self._hold(ask), self.begin)
+        return atomically(self._renew_slots(ask), self.begin)
 
-    def _hold(self, ask: Heartbeat) -> Program[LeasedSlots]:
+    def _renew_slots(self, ask: Heartbeat) -> Program[LeasedSlots]:
         give = frozenset(range(SLOTS)) if ask.leave else ask.give
         if give:
             which, numbers = self.among("slot", sorted(give))
@@ -99,17 +99,17 @@ class RelayPrograms(OutboxDialect):
         for (gone,) in (yield Query(f"SELECT owner FROM {self.t}_relays WHERE seen_until < {old}")):
             remove = f"DELETE FROM {self.t}_relays WHERE owner = ? AND seen_until < {old}"
             yield Change(self.mark(remove), (bytes(gone),))
-        yield from self._end_moot_troubles(now)
+        yield from self._end_outdated_troubles(now)
         return LeasedSlots(held, share)
 
-    def _end_moot_troubles(self, now: str) -> Program[None]:
+    def _end_outdated_troubles(self, now: str) -> Program[None]:
         """A relay that did not know of a trouble may publish its message: then the lane continues."""
-        moot = (
+        outdated = (
             f"SELECT t.lane FROM {self.t}_troubles t WHERE t.parked = {FALSE}"
             f" AND t.not_before <= {now}"
             f" AND NOT EXISTS (SELECT 1 FROM {self.t} o WHERE o.n = t.n) LIMIT 100"
         )
-        for (lane,) in (yield Query(moot)):
+        for (lane,) in (yield Query(outdated)):
             recorded = f"SELECT n FROM {self.t}_troubles WHERE lane = ? AND parked = {FALSE}"
             found = yield Query(self.mark(recorded) + self.skip, (lane,))
             there = f"SELECT 1 FROM {self.t} WHERE n = ?"
