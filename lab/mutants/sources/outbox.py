@@ -145,8 +145,8 @@ break_source(
     "drain does not tell what is missing",
     bug="drain and relay --once end as if all were well, though messages wait for their stream",
     file="outbox/_relay_base.py",
-    old="trouble = self._state.outage or self._state.not_now",
-    new="trouble = self._state.outage",
+    old="failure = self._state.outage or self._state.not_now",
+    new="failure = self._state.outage",
     tests=[f"{OUTAGES}::test_a_missing_stream_blames_no_message[sync-sqlite]"],
 )
 break_source(

@@ -213,10 +213,10 @@ def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
     for pause in (0.05, 0.2, None) if patient else (None,):
         try:
             return (yield ask if patient else Within(ask, RELEASE_PATIENCE))  # type: ignore[no-any-return]
-        except Exception as trouble:
+        except Exception as refused:
             if pause is None:
-                call.notify(ev.StoreFailed(call.key, "fail", cause_of(trouble)))
-            elif isinstance(trouble, StoreUnavailableError):
+                call.notify(ev.StoreFailed(call.key, "fail", cause_of(refused)))
+            elif isinstance(refused, StoreUnavailableError):
                 yield Sleep(pause)
             else:
                 ask = without_payload(ask)
@@ -263,12 +263,12 @@ def _encode_failure(
     payload = msgspec.json.encode({"type": name, "message": text_of(error)})
     try:
         return encrypted(call.policy.cipher, call.key, State.FAILED, payload), None
-    except Exception as trouble:
+    except Exception as failed:
         problem = NotStorableError(
-            f"the failure is recorded, but its text could not be encrypted ({type(trouble).__name__})",
+            f"the failure is recorded, but its text could not be encrypted ({type(failed).__name__})",
             key=call.key,
         )
-        problem.__cause__ = trouble
+        problem.__cause__ = failed
         return None, problem
 
 

@@ -275,10 +275,10 @@ class Connection(asyncio.Protocol):
             self._alarm.cancel()
             self._alarm = None
 
-    def _wake(self, trouble: UpstreamLost | None = None) -> None:
+    def _wake(self, failure: UpstreamLost | None = None) -> None:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
-            waiter.set_result(None) if trouble is None else waiter.set_exception(trouble)
+            waiter.set_result(None) if failure is None else waiter.set_exception(failure)
 
     # -- its life -----------------------------------------------------------------------------
 

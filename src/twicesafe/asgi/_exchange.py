@@ -53,16 +53,16 @@ class AsgiExchange:
 
     async def run(self, app: App) -> None:
         """Run the application in a separate task. `over` gets the result."""
-        trouble: BaseException | None = None
+        failure: BaseException | None = None
         try:
             await app(self._inner.scope, self.receive, self.send)
         except BaseException as error:
-            trouble = error
+            failure = error
         try:
             if not self._exchange.settled:
-                trouble = await self._end_unfinished(trouble)
+                failure = await self._end_unfinished(failure)
         except BaseException as error:
-            trouble = error
+            failure = error
         self._disconnected.set()
         self._client.close()
         if self._alarm is not None:
@@ -70,20 +70,20 @@ class AsgiExchange:
         try:
             if self._ending is not None:
                 await asyncio.wait({self._ending})
-            await self._exchange.claim.leave(trouble)
+            await self._exchange.claim.leave(failure)
         except BaseException as error:
-            trouble = trouble or error
+            failure = failure or error
         self._inner.copy_to_outer()
-        trouble = trouble or self._client.trouble
+        failure = failure or self._client.send_error
         if not self.over.done():
-            self.over.set_result(None) if trouble is None else self.over.set_exception(trouble)
-        elif trouble is not None:
-            _log.error("a handler failed after its client had disconnected", exc_info=trouble)
+            self.over.set_result(None) if failure is None else self.over.set_exception(failure)
+        elif failure is not None:
+            _log.error("a handler failed after its client had disconnected", exc_info=failure)
 
-    async def _end_unfinished(self, trouble: BaseException | None) -> BaseException | None:
+    async def _end_unfinished(self, failure: BaseException | None) -> BaseException | None:
         """The application has ended before its response was complete."""
         started = self._recording.status != 0
-        ended = await drive_async(self._exchange.ended(trouble, started=started), perform)
+        ended = await drive_async(self._exchange.ended(failure, started=started), perform)
         if ended.response is not None:
             await answer(self._client.send, ended.response)
         return ended.error

@@ -92,9 +92,9 @@ class RelayBase:
     def _drained(self, before: int) -> int:
         """The number published since `before`; raises if messages are left because of an outage."""
         if self._state is not None:
-            trouble = self._state.outage or self._state.not_now
-            if trouble is not None:
-                raise trouble
+            failure = self._state.outage or self._state.not_now
+            if failure is not None:
+                raise failure
         return self.published - before
 
     def _new_state(self, wake: bool, until_empty: bool) -> RelayState:
