@@ -18,6 +18,8 @@ LISTED = [
     "_values",
     "asgi",
     "receiver",
+    "_core/durable",
+    "_core/outbox",
     *sorted(
         str(found.parent.relative_to(PACKAGE)) for found in PACKAGE.glob("_engines/*/__init__.py")
     ),

@@ -6,8 +6,8 @@
 
 Any number of relays may run at once. They divide the lanes among themselves by fenced leases. When
 a relay dies, the others take over its lanes within the lease time plus one second.
-`AsyncOutboxRelay` is the async version of `OutboxRelay`. Decisions are made in `_core.relay_lease`
-and `_core.relay_publish`.
+`AsyncOutboxRelay` is the async version of `OutboxRelay`. Decisions are made in `_core.outbox.relay_lease`
+and `_core.outbox.relay_publish`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, Unpack
 
 from .. import events
-from .._core.outbox_requests import Prepare
+from .._core.outbox.requests import Prepare
 from .._values.cipher import Cipher
 from .._values.closed import closed
 from .._values.policy import Backoff
