@@ -29,7 +29,7 @@ from .._values.keys import Key, KeyLike
 from .._values.settings import seconds
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
-from ..receiver._delivering import (
+from ..receiver._queue_delivery import (
     attempt_error,
     delivery,
     policy_for_redelivery,

@@ -4,7 +4,7 @@ _receiver         `Receiver` and `AsyncReceiver`; what they share is in `_base`
 _decorator        `@receiver.idempotent`
 _claim            `with receiver.claim(key)`: a manual claim; `_edge_claim` for HTTP and tools
 _batches          `process_many`
-_message_handler  handlers as classes; `_delivering` turns outcomes into verdicts for a queue
+_message_handler  handlers as classes; `_queue_delivery` gives queues a verdict for each
 _durable, _steps  `@receiver.durable`, and the steps; `_durable_arguments` stores the arguments
 _completer        continues durable runs
 _maintenance      sweeping on a timer; one node per interval runs it

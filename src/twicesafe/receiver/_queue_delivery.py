@@ -1,4 +1,4 @@
-"""Deliveries that end in a verdict: what message handlers, task queues and functions share.
+"""Deliveries for queues: each ends in a verdict. Message handlers, task queues and functions share this.
 
 policy_for_redelivery    the policy of work that its queue delivers again
 delivery                 a call of the work, with the decision after a failed attempt
