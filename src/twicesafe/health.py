@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from ._core.health import Check, Health, Thresholds
 from .errors import ConfigurationError
 from .receiver import AsyncReceiver, Receiver
-from .receiver._health import CachedHealth, is_reachable, is_reachable_async
+from .receiver._health import Cached, is_reachable, is_reachable_async
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -42,7 +42,7 @@ def health_app(
     receiver: Receiver | AsyncReceiver, thresholds: Thresholds | None = None
 ) -> Callable[[_Message, Any, Any], Awaitable[None]]:
     """An ASGI application with ``/health`` and ``/ready``, to mount where only operators can reach it."""
-    cached = CachedHealth(receiver, thresholds or Thresholds())
+    cached = Cached(receiver, thresholds or Thresholds())
 
     async def ask(path: str) -> _Answer:
         if isinstance(receiver, AsyncReceiver):
@@ -71,7 +71,7 @@ def wsgi_health_app(
         raise ConfigurationError(
             f"wsgi_health_app needs a Receiver, and this is {type(receiver).__name__}: use health_app"
         )
-    cached = CachedHealth(receiver, thresholds or Thresholds())
+    cached = Cached(receiver, thresholds or Thresholds())
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -84,7 +84,7 @@ def wsgi_health_app(
     return app
 
 
-def _asked(receiver: Receiver, cached: CachedHealth, path: str) -> _Answer:
+def _asked(receiver: Receiver, cached: Cached, path: str) -> _Answer:
     return _ready(is_reachable(receiver)) if path == "/ready" else _health(cached.health())
 
 

@@ -46,7 +46,7 @@ class ThreadJobs:
         self._ended: list[tuple[int, Any]] = []
         self._given = 0
         """How many of the ended jobs were returned."""
-        self._wakeup: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._interrupted = False
         self._pool: ThreadPoolExecutor | None = None
         self._queued: dict[int, tuple[ActiveClaim | None, Future[None]]] = {}
@@ -63,7 +63,7 @@ class ThreadJobs:
         reply = self._run(job)
         self._interrupted |= interrupts(reply)
         self._ended.append((index, reply))
-        self._wakeup.put(None)
+        self._bell.put(None)
 
     def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
         if stop:
@@ -86,7 +86,7 @@ class ThreadJobs:
     def _rung(self, until: float | None) -> bool:
         """Wait for the next job to end. False: interrupted; record the running jobs first."""
         try:
-            self._wakeup.get(timeout=None if until is None else max(0, until - time.monotonic()))
+            self._bell.get(timeout=None if until is None else max(0, until - time.monotonic()))
         except queue.Empty:
             pass
         except BaseException as error:

@@ -40,7 +40,7 @@ from ..consumers.sources import open_source
 from ..errors import ConfigurationError, SchemaVersionError, TwicesafeError, UsageError
 from ..observers._activity import Trouble
 from ..receiver import AsyncReceiver, Receiver
-from ..receiver._health import CachedHealth
+from ..receiver._health import Cached
 from ..stores._urls import mask
 from ._filters import Filters
 from ._metrics import ServiceMetrics
@@ -87,7 +87,7 @@ class Backend:
             )
         self._receiver: Any = receiver
         self._is_async = isinstance(receiver, AsyncReceiver)
-        self._cached = CachedHealth(receiver, thresholds)
+        self._cached = Cached(receiver, thresholds)
         if receiver._activity is not None:
             receiver._activity.wake()  # its page shows a course from the start
         self._counted_at = datetime.now(UTC)

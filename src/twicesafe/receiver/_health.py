@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ._receiver import AsyncReceiver, Receiver
 
 __all__ = [
-    "CachedHealth",
+    "Cached",
     "is_reachable",
     "is_reachable_async",
     "judge_now",
@@ -33,7 +33,7 @@ _PROBE: Final = Key("probe", ("twicesafe", "health"), absolute=True)
 PROBE_TIMEOUT: Final = 5.0
 """Seconds that an async probe waits for the store."""
 COUNTS: Final = 30.0
-"""Seconds for which a count is good enough for `CachedHealth`."""
+"""Seconds for which a count is good enough for `Cached`."""
 
 
 def judge_now(receiver: Receiver, thresholds: Thresholds | None) -> Health:
@@ -108,7 +108,7 @@ def _own(receiver: Any) -> dict[str, Any]:
     }
 
 
-class CachedHealth:
+class Cached:
     """Health for probes that ask often: the records are counted at a bounded pace."""
 
     def __init__(self, receiver: Receiver | AsyncReceiver, thresholds: Thresholds) -> None:
