@@ -186,7 +186,7 @@ class KeyRing:
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
-            "a KeyRing is not pickled, because it would write its keys: load it in each process"
+            "a KeyRing cannot be pickled, because the pickle would contain its keys: load it in each process"
         )
 
 

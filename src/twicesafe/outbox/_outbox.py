@@ -332,7 +332,9 @@ class AsyncOutbox(_Outbox):
 
 def _unpark(lane: str, skip: bool, by: str, why: str) -> Unpark:
     if not _reason(by, "by").strip():
-        raise UsageError("by= is required: the name of the operator, which is written to the audit")
+        raise UsageError(
+            "by= is required: the name of the operator, which is written to the audit trail"
+        )
     try:
         return Unpark(bytes.fromhex(lane), skip, by, _reason(why, "why"))
     except (TypeError, ValueError):

@@ -141,7 +141,7 @@ def _checked(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
     epoch, document = yield from current(move.key)
     if epoch.region == move.to:
         raise UsageError(
-            f"{move.to!r} serves the keys of {move.key.value!r} already; nothing was changed",
+            f"{move.to!r} already serves the keys of {move.key.value!r}; nothing was changed",
             key=move.key,
         )
     if epoch.doubt:

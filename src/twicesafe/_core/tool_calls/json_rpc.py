@@ -94,7 +94,9 @@ def _protocol_members(members: Members) -> dict[str, Any]:
     """By name. Some parsers ignore the case of names, and differ about which of two they take."""
     for name, _ in members:
         if name not in _NAMES and name.casefold() in _NAMES:
-            raise UnreadableError(f"{name!r} is not a name of the protocol; mind its case")
+            raise UnreadableError(
+                f"{name!r} is not a name of the protocol; check upper and lower case"
+            )
     return _named(members)
 
 

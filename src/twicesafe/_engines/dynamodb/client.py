@@ -99,7 +99,7 @@ def received(reply: Any, settings: Settings, clock: Clock, sent: int) -> Any:
     """
     if not reply["ResponseMetadata"].get("RequestId"):
         raise StoreUnavailableError(
-            f"what answers for {settings.url} is not DynamoDB: its reply has no request id; the outcome is "
+            f"the server of {settings.url} is not DynamoDB: its reply has no request id; the outcome is "
             "unknown; check the endpoint, and any proxy on the way"
         )
     _read_headers(reply, settings, clock, sent)
