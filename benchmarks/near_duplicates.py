@@ -1,4 +1,4 @@
-"""``python -m benchmarks.near_duplicates``: how often `twicesafe.near_duplicates` is right, on 10,000 generated pairs.
+"""``python -m benchmarks.near_duplicates``: how often `twicesafe.similar` is right, on 10,000 generated pairs.
 
 It writes the figures and the losing cases into docs/how-to/near-duplicates.md, and prints the time per request. The set
 is the same on every machine: five kinds of pairs, 2,000 each, from requests that people and agents write.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from twicesafe import Key
-from twicesafe.near_duplicates import NearDuplicates
+from twicesafe.similar import NearDuplicates
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "near-duplicates.md"
 START, END = "<!-- figures -->\n", "<!-- /figures -->\n"

@@ -1,7 +1,7 @@
 """Two keys, one wish: an agent asks again in other words, and the user is asked. Nothing is refused."""
 
 from twicesafe import Receiver
-from twicesafe.near_duplicates import NearDuplicate, NearDuplicates
+from twicesafe.similar import NearDuplicate, NearDuplicates
 
 
 def ask(pair: NearDuplicate) -> None:

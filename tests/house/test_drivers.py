@@ -78,7 +78,7 @@ CASES = [
         "boto3",
         "from twicesafe.consumers.sources.sqs import SqsSource as S; S.open('sqs://orders?region=x')",
     ),
-    ("wordllama", "from twicesafe.near_duplicates import NearDuplicates as N; N(prose='meaning')"),
+    ("wordllama", "from twicesafe.similar import NearDuplicates as N; N(prose='meaning')"),
     ("httpx", "import twicesafe.client.httpx"),
     ("requests", "import twicesafe.client.requests"),
     ("aiohttp", "import twicesafe.client.aiohttp"),

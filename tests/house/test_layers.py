@@ -25,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "runtime": {"_runtime"},
     "facades": {
         "receiver", "inbox", "outbox", "consumers", "http", "propagation", "strategies", "planning", "observers",
-        "health", "encryption", "signing", "near_duplicates", "archive", "regions",
+        "health", "encryption", "signing", "similar", "archive", "regions",
     },
     "front": {""},  # twicesafe/__init__.py: the public names
     "shared edges": {"_edges", "configuration"},

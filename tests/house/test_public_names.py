@@ -36,7 +36,7 @@ STORES = {
 PUBLIC = {
     "archive", "asgi", "client", "configuration", "consumers", "dashboard", "encryption", "errors", "events", "health", "http", "inbox", "integrations",
     "observers", "outbox",
-    "near_duplicates", "planning", "propagation", "receiver", "regions", "signing", "stores",
+    "planning", "propagation", "receiver", "regions", "signing", "similar", "stores",
     "strategies", "testing", "wsgi",
 }  # fmt: skip
 """The doors: every other module at the top is private by its name."""
@@ -78,7 +78,7 @@ PUBLISHERS = {
             {"SIGNATURE_HEADER", "KeySigner", "KeyVerifier", "SignatureCheck", "SignedKey"},
         ),
         ("twicesafe.archive", {"Archive", "ArchivedRecord"}),
-        ("twicesafe.near_duplicates", {"NearDuplicate", "NearDuplicates"}),
+        ("twicesafe.similar", {"NearDuplicate", "NearDuplicates"}),
         ("twicesafe.observers", OBSERVERS),
         ("twicesafe.propagation", PROPAGATION),
         ("twicesafe.configuration", CONFIGURATION),

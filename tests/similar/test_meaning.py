@@ -13,10 +13,10 @@ import pytest
 from benchmarks import near_duplicates_held_out as page
 from benchmarks.near_duplicates import PAGE, judged, rates
 from twicesafe import Key
-from twicesafe._core.near_duplicates.reading import MAX_MEANINGS
+from twicesafe._core.similarity.reading import MAX_MEANINGS
 from twicesafe._runtime.embedding import load_embedding
 from twicesafe.errors import ConfigurationError
-from twicesafe.near_duplicates import NearDuplicates
+from twicesafe.similar import NearDuplicates
 
 pytest.importorskip(
     "wordllama", reason="wordllama is not here: it has no wheel for this version of Python"
@@ -115,7 +115,7 @@ def test_weights_that_are_missing_are_a_wrong_installation(monkeypatch: pytest.M
 def test_the_model_is_loaded_only_if_asked_for_and_leaves_logging_alone():
     code = """
 import logging, sys
-from twicesafe.near_duplicates import NearDuplicates
+from twicesafe.similar import NearDuplicates
 NearDuplicates()
 assert "wordllama" not in sys.modules and "numpy" not in sys.modules
 NearDuplicates(prose="meaning")

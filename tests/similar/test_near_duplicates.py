@@ -10,7 +10,7 @@ import pytest
 
 from twicesafe import AsyncReceiver, Backoff, Key, Policy, Receiver
 from twicesafe.errors import ConfigurationError
-from twicesafe.near_duplicates import NearDuplicate, NearDuplicates
+from twicesafe.similar import NearDuplicate, NearDuplicates
 
 FIRST = "Pay €100 to Acme for invoice INV-77 and the delivered chairs."
 SAME = "Please pay 100 EUR to Acme for invoice INV-77 and the delivered chairs!"
@@ -211,7 +211,7 @@ def test_a_flood_in_one_scope_does_not_remove_another_scopes_requests():
 @pytest.mark.attack("D11")
 def test_equal_values_are_compared_with_the_newest_only(monkeypatch: pytest.MonkeyPatch):
     """A flood of requests with equal values costs each of them the same."""
-    from twicesafe._core.near_duplicates import window
+    from twicesafe._core.similarity import window
 
     compared = []
     likeness = window.likeness

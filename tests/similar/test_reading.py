@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twicesafe._core.near_duplicates.reading import MAX_CHARACTERS, likeness, read_request
-from twicesafe._core.near_duplicates.words import number_of, read_text
+from twicesafe._core.similarity.reading import MAX_CHARACTERS, likeness, read_request
+from twicesafe._core.similarity.words import number_of, read_text
 
 
 def alike(one: object, other: object) -> float | None:

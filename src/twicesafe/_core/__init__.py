@@ -34,5 +34,5 @@ Operating:
     secret_check        refuses a wrong secret for hidden keys
 
 Larger subjects have packages of their own: `http`, `durable`, `outbox` (with `sqs_wire`, a message in SQS),
-`consuming`, `tool_calls`, `regions`, `near_duplicates`.
+`consuming`, `tool_calls`, `regions`, `similarity`.
 """

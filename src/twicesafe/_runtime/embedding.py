@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .._core.near_duplicates.reading import Embedding
+from .._core.similarity.reading import Embedding
 from .._values.drivers import driver
 from ..errors import ConfigurationError
 

@@ -153,7 +153,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         ),
         histogram(
             "near_duplicate_ratio",
-            "How similar a request was to an earlier one under another key, if `twicesafe.near_duplicates` found one.",
+            "How similar a request was to an earlier one under another key, if `twicesafe.similar` found one.",
             number_of(ev.NearDuplicate, "score"),
             unit="ratio",
             buckets=SHARES,

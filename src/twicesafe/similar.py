@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
 
 from ._core.handler_profile import profile_of
-from ._core.near_duplicates.reading import read_request
-from ._core.near_duplicates.window import SimilarityWindow
+from ._core.similarity.reading import read_request
+from ._core.similarity.window import SimilarityWindow
 from ._runtime.embedding import load_embedding
 from ._values.context import current_key
 from ._values.keys import Key, KeyLike, as_key
