@@ -63,7 +63,8 @@ class ThreadJobs:
         reply = self._run(job)
         self._interrupted |= interrupts(reply)
         self._ended.append((index, reply))
-        self._bell.put(None)
+        if self._pool is not None:
+            self._bell.put(None)
 
     def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
         if stop:
@@ -71,8 +72,9 @@ class ThreadJobs:
         until: float | None = None
         while len(self._ended) < self._count:
             if len(self._ended) > self._given and not stop:
-                until = until or time.monotonic() + linger
-                if self._interrupted or time.monotonic() >= until:
+                now = time.monotonic()
+                until = until or now + linger
+                if self._interrupted or now >= until:
                     break  # after an interrupt, return now: start nothing more
             if self._pool is None:
                 self._work(*self._todo.popleft())
