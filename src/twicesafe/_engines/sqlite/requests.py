@@ -99,10 +99,8 @@ class SqliteRequests(SqliteConnections):
                     if answer is not None:
                         return answer
                 answer = self._writes.perform(request)
-                if (
-                    answer.verdict is not _WON
-                ):  # a look would have found it, and would not have waited
-                    self._empty_looks = 0
+                if answer.verdict is not _WON:
+                    self._empty_looks = 0  # a look would have found it, without waiting
                 return answer
             if op in READING:
                 return self._read(getattr(programs, op)(request))
