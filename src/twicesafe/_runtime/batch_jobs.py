@@ -63,8 +63,7 @@ class ThreadJobs:
         reply = self._run(job)
         self._interrupted |= interrupts(reply)
         self._ended.append((index, reply))
-        if self._pool is not None:
-            self._bell.put(None)
+        self._bell.put(None)
 
     def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
         if stop:
@@ -72,9 +71,8 @@ class ThreadJobs:
         until: float | None = None
         while len(self._ended) < self._count:
             if len(self._ended) > self._given and not stop:
-                now = time.monotonic()
-                until = until or now + linger
-                if self._interrupted or now >= until:
+                until = until or time.monotonic() + linger
+                if self._interrupted or time.monotonic() >= until:
                     break  # after an interrupt, return now: start nothing more
             if self._pool is None:
                 self._work(*self._todo.popleft())

@@ -226,9 +226,7 @@ class BlockingFlowRun(FlowRun):
 
     def _run_job(self, job: Invoke | Detach) -> Reply:
         try:
-            if type(job) is Invoke:
-                return self.invoke(job.claim, job.run)
-            return Returned(self._detach(job))
+            return self._invoke(job) if isinstance(job, Invoke) else Returned(self._detach(job))
         except BaseException as error:
             return Raised(error)
 
