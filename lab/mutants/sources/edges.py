@@ -16,6 +16,15 @@ GUARD = "tests/http/test_guard.py"
 SERVER_CALLS = f"{CONTEXTS}::test_what_belongs_to_the_server_is_called_without_the_key"
 
 break_source(
+    "asgi: a request keeps itself alive",
+    bug="each first request leaves a reference cycle, with its body and its answer",
+    file="asgi/_connection.py",
+    old="        self._on_left = _ignored",
+    new="        _ignored()",
+    tests=["tests/http/test_asgi.py::test_a_request_leaves_nothing_to_the_garbage_collector"],
+)
+
+break_source(
     "the server's send runs under the key",
     bug="the next pipelined request starts from send, and inherits the key of this one",
     file="asgi/_connection.py",

@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from .. import events as ev
-from .._values.clocks import WorkerClock
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
 from .._values.owner_token import is_ahead
@@ -54,6 +53,8 @@ __all__ = ["LINGER", "ask_all", "deliver_many", "job_of", "settle_all"]
 LINGER: Final = 0.05
 """Seconds that a finished item may wait to be recorded together with others."""
 
+_WON, _LEASE_EXPIRED = Verdict.WON, Cause.LEASE_EXPIRED
+
 Answer: TypeAlias = Outcome[Any] | Raised
 Done: TypeAlias = tuple[int, ActiveClaim, Reply]
 """A handler that ended: the index of its call, its claim, its reply."""
@@ -79,11 +80,14 @@ class _Batch:
     def run(self) -> Flow[list[Answer]]:
         calls = self.calls
         leaders: dict[bytes, int] = {}
+        at_once: list[int] = []
         for index, call in enumerate(calls):
-            leaders.setdefault(call.key.id, index)
-        self.waiting = [i for i, call in enumerate(calls) if leaders[call.key.id] != i]
-        self.later = [index for index in leaders.values() if _is_exact(calls[index])]
-        at_once = [index for index in leaders.values() if not _is_exact(calls[index])]
+            if leaders.setdefault(call.key.id, index) != index:
+                self.waiting.append(index)
+            elif _is_exact(call):
+                self.later.append(index)
+            else:
+                at_once.append(index)
         while (at_once or self.later) and self.stopped is None and not self.cancelled:
             if not at_once:
                 at_once = self.later[: self.concurrency]
@@ -123,7 +127,7 @@ class _Batch:
             if isinstance(reply, Exception):
                 self._not_claimed(index, reply)
                 continue
-            if reply.verdict is Verdict.WON:
+            if reply.verdict is _WON:
                 if late < call.policy.usable and self._may_start(index, ask, reply):
                     won[index] = granted(call, ask, reply, sent)
                     continue
@@ -137,11 +141,11 @@ class _Batch:
 
     def _may_start(self, index: int, ask: ClaimRequest, reply: Claimed) -> bool:
         """False: it was tried before, so it starts under a claim that counts, or alone."""
-        died = reply.cause is Cause.LEASE_EXPIRED
+        died = reply.cause is _LEASE_EXPIRED
         if died and reply.attempt > 1 and self.concurrency > 1:
             self.waiting.append(index)
             return False
-        if is_ahead(ask.owner) and (died or reply.attempt > 1):
+        if (died or reply.attempt > 1) and is_ahead(ask.owner):
             self.later.append(index)
             return False
         return True
@@ -229,13 +233,25 @@ def settle_all(
     """Record how these handlers ended, in one batch, and add the answer of each."""
     prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]
     clock = calls[done[0][0]].clock
-    recordings = yield from _record_all([ask for ask, _ in prepared], done, clock)
-    for (index, claim, reply), (_, unkept), one in zip(done, prepared, recordings, strict=True):
+    began = clock()
+    acks: list[Any] = yield PerformMany([ask for ask, _ in prepared])
+    again: dict[int, OutcomeRecording] = {}
+    for (index, claim, reply), (ask, _), ack in zip(done, prepared, acks, strict=True):
+        if isinstance(ack, Exception):
+            again[index] = OutcomeRecording(claim, ask, ack, began, _until(reply, began))
+        else:
+            claim.settled = True
+    if again:
+        yield from retry_until_recorded([*again.values()], clock)
+    for (index, claim, reply), (ask, problem), ack in zip(done, prepared, acks, strict=True):
+        call, one = calls[index], again.get(index)
         claim.settled = True
-        call = calls[index]
         try:
-            ack, problem = one.answer(call), unkept or one.problem(call, reply)
-            answers[index] = conclude(call, claim, reply, one.ask, ack, problem)
+            if one is None:
+                answers[index] = conclude(call, claim, reply, ask, ack, problem)
+            else:
+                found, unkept = one.answer(call), problem or one.problem(call, reply)
+                answers[index] = conclude(call, claim, reply, one.ask, found, unkept)
         except Exception as error:
             answers[index] = Raised(error)
 
@@ -252,20 +268,6 @@ def ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
         yield Sleep(pause)
         yield from _once_more(asks, open_, replies)
     return replies
-
-
-def _record_all(
-    asks: list[Any], done: list[Done], clock: WorkerClock
-) -> Flow[list[OutcomeRecording]]:
-    """Record all in one batch; refused or unanswered items are retried one by one."""
-    began = clock()
-    replies: list[Any] = yield PerformMany(asks)
-    recordings = [
-        OutcomeRecording(claim, ask, answer, began, _until(reply, began))
-        for (_, claim, reply), ask, answer in zip(done, asks, replies, strict=True)
-    ]
-    yield from retry_until_recorded(recordings, clock)
-    return recordings
 
 
 def _until(reply: Reply, began: float) -> float | None:

@@ -3,8 +3,9 @@
 Durability is WAL with ``synchronous=FULL``: a committed answer survives a power cut. With NORMAL a
 power cut may lose the last commits (a crash of the process never does).
 
-A duplicate is answered by a read, on its own connection, and never waits for a writer. All writes of
-a process go through one connection: calls that arrive during a commit share the next transaction
+A duplicate is answered by a read, on its own connection, and never waits for a writer. (After 64 new keys
+in a row, claims are made without a read; then the first duplicate is answered by its claim.) All writes
+of a process go through one connection: calls that arrive during a commit share the next transaction
 and its fsync. No read transaction ever becomes a write transaction, so SQLITE_BUSY can only mean that
 another connection writes. SQLite waits for it up to ``timeout``; after that it is an outage.
 
