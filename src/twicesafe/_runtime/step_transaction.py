@@ -161,7 +161,12 @@ class AsyncStepTransaction:
 def _raise(error: Exception, dialect: Any) -> NoReturn:
     """Raise our error for a driver's; in the words of a step, not of an inbox."""
     ours = error if isinstance(error, TwicesafeError) else explain(dialect, error)
-    if isinstance(ours, StillInProgressError):
+    if isinstance(ours, StoreUnavailableError) and ours is not error:
+        ours = StoreUnavailableError(
+            "the database did not answer in the transaction of this step, which was not committed "
+            f"({type(error).__name__}); the run is tried again"
+        )
+    elif isinstance(ours, StillInProgressError):
         ours = StoreUnavailableError(
             "another transaction locks the rows of this step (on SQLite, the database); the step was "
             "rolled back, and the run is tried again"
