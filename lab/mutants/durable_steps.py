@@ -115,11 +115,12 @@ def held_step_runs(patch: Patch) -> None:
 
 @mutant("a step whose worker died after the last attempt's effect is left as it is", STUDY)
 def in_flight_step_left(patch: Patch) -> None:
-    def none(state: Any, call: Any, known: Any) -> Any:
-        return
-        yield
+    patch(steps, "_look_back", lambda state, call, known: None)
 
-    patch(steps, "_find_out", none)
+
+@mutant("a step whose probe raised counts as one that did not happen", STUDY)
+def probe_without_answer(patch: Patch) -> None:
+    patch(RunState, "doubt", lambda self, call, why: None)
 
 
 @mutant("a step starts after its function has ended", STUDY)

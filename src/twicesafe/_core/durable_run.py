@@ -143,7 +143,7 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
         isinstance(part, (Unwind, SuspendedError)) for part in parts
     ):
         return (yield from suspend(call, state, inner))
-    undoable = bool(state.undos) or bool(state.unregistered())
+    undoable = bool(state.undos or state.in_doubt) or bool(state.unregistered())
     is_final = isinstance(reply, Raised) and _is_final(call, claim, reply.error)
     if undoable and is_final and not state.held:
         return (yield from undo_all(call, state, reply))

@@ -160,7 +160,7 @@ class RunState:
         self.leaving = False
         """One of them has ended the function, or its branch of it."""
         self.in_doubt: dict[str, tuple[StepCall, str]] = {}
-        """Steps to undo that may have happened: their worker died before they were recorded; and why."""
+        """Steps to undo that may have happened, and why this is unknown."""
         self.answered: set[str] = set()
         """Marked steps of which this attempt knows, or finds out, how they ended."""
         self.aborted: str | None = None
@@ -260,6 +260,12 @@ class RunState:
         """A step is done: remember what undoes it."""
         if call.undo is not None:
             self.undos[call.name] = Undo(call.name, position, call.undo, value, is_known)
+
+    def doubt(self, call: StepCall, why: str) -> None:
+        """Whether this step happened is unknown."""
+        self.answered.discard(call.name)
+        if call.undo is not None:
+            self.in_doubt[call.name] = call, why
 
     def step_claim(self, name: str) -> StepClaim:
         run = self.claim
