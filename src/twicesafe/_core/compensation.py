@@ -214,6 +214,7 @@ def _park(
 def _fail(call: Call, state: RunState, error: str, max_attempts: int) -> Flow[Any]:
     claim = state.claim
     claim.over = True
+    state.goes_on = max_attempts > claim.attempt
     ask = FailRun(claim.key.id, claim.owner, claim.fence, 0, max_attempts, FOREVER, error)
     try:
         yield ask

@@ -26,6 +26,8 @@ from .resolved_policy import ResolvedPolicy
 
 __all__ = [
     "FAILURE",
+    "INNER",
+    "OUTER",
     "UNDO",
     "RunState",
     "StepCall",
@@ -39,6 +41,12 @@ __all__ = [
 
 FAILURE: Final = "twicesafe:failure"
 """The step that records why a run is undone."""
+
+INNER: Final = "twicesafe:inner:"
+"""A run that called a suspended one waits for the signal of this name, followed by the id of that run."""
+
+OUTER: Final = "twicesafe:outer:"
+"""The suspended run keeps a signal of this name, followed by the id of its caller: its end wakes it."""
 
 UNDO: Final = "undo:"
 """An undo is recorded under this, followed by the name of its step."""
@@ -164,6 +172,8 @@ class RunState:
         self.answered: set[str] = set()
         """Marked steps of which this attempt knows, or finds out, how they ended."""
         self.aborted: str | None = None
+        self.goes_on = False
+        """The run is not over: it is suspended, or tried again."""
         self.held = False
         """The outcome of a step is unknown, and the policy is at most once."""
 
