@@ -115,11 +115,7 @@ def held_step_runs(patch: Patch) -> None:
 
 @mutant("a step whose worker died after the last attempt's effect is left as it is", STUDY)
 def in_flight_step_left(patch: Patch) -> None:
-    patch(steps, "_look_back", lambda state, call, known: None)
-
-
-@mutant("a step whose probe raised counts as one that did not happen", STUDY)
-def probe_without_answer(patch: Patch) -> None:
+    """Also one whose probe gave no answer."""
     patch(RunState, "doubt", lambda self, call, why: None)
 
 
