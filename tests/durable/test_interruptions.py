@@ -20,8 +20,8 @@ import pytest
 from tests.durable import dying_saga
 from tests.durable.shop import POLICY, Boom
 from twicesafe import AsyncReceiver, Receiver, State, Steps
+from twicesafe._core.durable.run_requests import FOREVER, FailRun, RecordStep, StartRun
 from twicesafe._core.protocol import Ack
-from twicesafe._core.run_requests import FOREVER, FailRun, RecordStep, StartRun
 from twicesafe._values.steps import StepState
 from twicesafe.errors import (
     CompensatedError,
@@ -237,7 +237,7 @@ def test_the_threads_of_a_completer_count_together(monkeypatch: pytest.MonkeyPat
         yield
 
     monkeypatch.setattr(checkout, "_resumed", unreadable)
-    monkeypatch.setattr("twicesafe._core.run_operations.park_unusable", parked)
+    monkeypatch.setattr("twicesafe._core.durable.run_operations.park_unusable", parked)
     for order in "ab":
         checkout.submit(order)
     assert receiver.complete_abandoned(concurrency=2).parked == 2

@@ -24,7 +24,7 @@ from twicesafe import (
     SuspendedError,
     UsageError,
 )
-from twicesafe._core.run_requests import LoadRun, Signal
+from twicesafe._core.durable.run_requests import LoadRun, Signal
 from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe.stores.memory import MemoryStore
 

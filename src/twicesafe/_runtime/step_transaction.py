@@ -5,7 +5,7 @@
     commit      raises the driver's own error: whether it was committed is unknown then
     rollback    never raises
 
-The flow that sends these is `_core.transaction_step`. The SQL is the store's (`InTransaction`), in the
+The flow that sends these is `_core.durable.transaction_step`. The SQL is the store's (`InTransaction`), in the
 dialect and with the placeholders of the user's connection.
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from .._core.durable.run_requests import RecordStep
 from .._core.protocol import Ack
-from .._core.run_requests import RecordStep
 from .._transactions.base import Described, explain
 from .._transactions.idle_connection import AsyncBegun, Begun, begin, begin_async
 from ..errors import (

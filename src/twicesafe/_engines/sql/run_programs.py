@@ -4,7 +4,7 @@
     <table>_runs_steps   one row per step
 
 Every program needs a transaction around it. It loads the record under a lock, decides by
-`_core.run_lifecycle`, and saves. The one request that a run sends for every step is also a single
+`_core.durable.run_lifecycle`, and saves. The one request that a run sends for every step is also a single
 statement: `RunPrograms.fenced_insert`. The tables are created when a process first needs them.
 """
 
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._core import run_lifecycle
-from ..._core.lifecycle import is_expired
-from ..._core.protocol import Ack, Claimed, ClaimRequest, Verdict
-from ..._core.run_requests import (
+from ..._core.durable import run_lifecycle
+from ..._core.durable.run_requests import (
     WITHOUT_RUNS,
     FailRun,
     LoadRun,
@@ -28,6 +26,8 @@ from ..._core.run_requests import (
     Submit,
     Suspend,
 )
+from ..._core.lifecycle import is_expired
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Verdict
 from ..._values.records import Row
 from ..._values.steps import Step, StepState
 from ...stores._base import Program

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from .. import events as ev
-from .._values.steps import StepState
-from ..errors import (
+from ... import events as ev
+from ..._values.steps import StepState
+from ...errors import (
     LeaseLostError,
     StepMismatchError,
     StoreError,
     StoreUnavailableError,
     SuspendedError,
 )
-from .call import Call, cause_of
-from .commands import Flow, Raised, Sleep
-from .duplicates import suspended
-from .protocol import Ack
-from .record_retry import pause_after
+from ..call import Call, cause_of
+from ..commands import Flow, Raised, Sleep
+from ..duplicates import suspended
+from ..protocol import Ack
+from ..record_retry import pause_after
 from .run_requests import FOREVER, RecordStep, Signal, Suspend
 from .run_state import INNER, OUTER, RunState
 from .step_records import record
