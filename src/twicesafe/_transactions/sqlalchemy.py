@@ -132,7 +132,7 @@ def _is_idle(connection: Any) -> bool:
     """A session may be bound to a connection, whose transaction it would join without committing it."""
     if connection.in_transaction():
         return False
-    bind = connection.get_bind() if hasattr(connection, "get_bind") else None
+    bind: Any = connection.get_bind() if hasattr(connection, "get_bind") else None
     return not (hasattr(bind, "in_transaction") and bind.in_transaction())
 
 

@@ -146,7 +146,9 @@ class RunState:
         self.observed = observed
         self._trace: Callable[..., Any] | None = getattr(tracer, "trace_step", None)
         self.recorded = {step.name: step for step in recorded}
-        self._now, self._since = now, claim.clock()
+        # A sleep that was over is over, although the store's clock was set back since.
+        known = (max(step.created_at, step.changed_at) for step in self.recorded.values())
+        self._now, self._since = max([now, *known]), claim.clock()
         self._used: dict[str, object] = {}
         self.running: dict[str, None] = {}
         """Steps that a thread or a task works on now."""
