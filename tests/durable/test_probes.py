@@ -86,7 +86,7 @@ class Bank:
 
 @pytest.mark.parametrize("answer", ["x", ["found"], {"a": 1}, True, False, 0, (), (1, 2)])
 def test_an_answer_that_is_not_a_tuple_of_one_is_refused(memory_shop: Shop, answer: Any) -> None:
-    """``(value,) = "x"`` would record a result that nobody meant."""
+    """``(value,) = "x"`` would record a wrong result."""
     bank = Bank(memory_shop, [answer, ("found",)])
     bank.policy = POLICY.replace(wait=0, max_attempts=3)
     run = bank.crashed()

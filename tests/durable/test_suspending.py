@@ -320,7 +320,7 @@ def test_an_inner_run_that_is_suspended_again_is_looked_at_later(shop: Shop) -> 
     with pytest.raises(SuspendedError):
         shop.run(outer("a"))
     assert complete(shop).found == 0
-    for run in (inner, middle):  # an operator ends the first one, and that wakes nobody
+    for run in (inner, middle):  # an operator ends the first one, and that wakes no caller
         shop.run(shop.receiver.resolve(run.key("a"), "by hand", by="ann", why="lost"))
         shop.run(shop.receiver.restart(run.key("a"), by="ann", why="after all", force=True))
     complete(shop)

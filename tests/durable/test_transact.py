@@ -241,7 +241,7 @@ ASYNC = ["aiosqlite", "psycopg-async", "asyncpg", "asyncmy", "sa-async:sqlite+ai
 def test_a_task_that_is_cancelled_in_its_begin_leaves_the_connection_idle(
     kind: str, bank_of: Callable[[str], Bank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server executes the BEGIN all the same. On SQLite nobody could write any more."""
+    """The server executes the BEGIN all the same. On SQLite no other worker could write any more."""
     bank, running = bank_of(kind), [True]
 
     async def cancelled(connection: Any) -> Any:
@@ -270,7 +270,7 @@ def test_a_task_that_is_cancelled_in_its_begin_leaves_the_connection_idle(
 
 
 @pytest.mark.parametrize("kind", ["django:sqlite3", "django:postgresql"])
-def test_a_hook_of_the_commit_that_raises_is_told(
+def test_a_hook_of_the_commit_that_raises_is_an_event(
     kind: str, bank_of: Callable[[str], Bank], caplog: pytest.LogCaptureFixture
 ) -> None:
     from django.db import transaction
@@ -291,7 +291,7 @@ def test_a_hook_of_the_commit_that_raises_is_told(
 
 
 @pytest.mark.parametrize("kind", ["django:sqlite3", "django:postgresql", "django:mysql"])
-def test_a_rollback_that_django_was_told_to_do_holds_the_run(
+def test_a_rollback_that_django_is_asked_for_holds_the_run(
     kind: str, bank_of: Callable[[str], Bank]
 ) -> None:
     from django.db import transaction

@@ -26,7 +26,7 @@ from .step_records import record
 __all__ = ["lost", "suspend"]
 
 INNER_POLL: Final = 30_000
-"""Milliseconds after which a run that waits for a suspended inner run looks again, should nobody wake it."""
+"""Milliseconds after which a run that waits for a suspended inner run looks again, if it was not woken."""
 
 
 def suspend(call: Call, state: RunState, inner: list[SuspendedError]) -> Flow[Raised]:
