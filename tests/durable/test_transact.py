@@ -330,6 +330,53 @@ def test_a_connection_that_cannot_change_threads_is_refused_with_a_remedy(
     assert (bank.ran, bank.credits) == (0, 0)
 
 
+def test_the_scoped_session_of_a_task_is_used(bank_of: Callable[[str], Bank]) -> None:
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
+
+    bank = bank_of("sa-async:postgresql+asyncpg")
+    make = async_sessionmaker(bank.door._engine)  # type: ignore[attr-defined]
+    session = async_scoped_session(make, scopefunc=asyncio.current_task)
+
+    async def credit(given: Any) -> str:
+        assert given is session
+        await given.execute(text("INSERT INTO credits (n, amount) VALUES (1, 5)"))
+        return "credited"
+
+    def run(steps: Any, order: str) -> Any:
+        done = yield steps.transact("credit", session, credit)
+        yield session.remove()
+        return done
+
+    assert bank.call(bank.durable(run)) == "credited"
+    assert bank.credits == 1
+
+
+def test_djangos_default_connection_is_used(
+    bank_of: Callable[[str], Bank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``from django.db import connection`` is a proxy of the connection of the current thread."""
+    from django.db import connection, connections
+
+    bank = bank_of("django:sqlite3")
+    monkeypatch.setitem(connections.settings, "default", connections.settings[bank.door.alias])  # type: ignore[attr-defined]
+
+    def credit(given: Any) -> str:
+        with given.cursor() as cursor:
+            cursor.execute("INSERT INTO credits (n, amount) VALUES (1, 5)")
+        return "credited"
+
+    def run(steps: Any, order: str) -> Any:
+        return (yield steps.transact("credit", connection, credit))
+
+    try:
+        assert bank.call(bank.durable(run)) == "credited"
+    finally:
+        connections["default"].close()
+        del connections["default"]
+    assert bank.credits == 1
+
+
 def test_other_arguments_under_a_recorded_name_are_refused(lean: Bank) -> None:
     cents = [5]
 

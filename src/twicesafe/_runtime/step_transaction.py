@@ -118,7 +118,9 @@ class AsyncStepTransaction:
     _programs: Any
 
     def __init__(self, shared: StepTransactions, connection: Any) -> None:
-        self._shared, self._connection = shared, connection
+        # A scoped session of SQLAlchemy is another one in another task: ours is the caller's.
+        scoped = getattr(connection, "registry", None)
+        self._shared, self._connection = shared, connection if scoped is None else scoped()
 
     async def begin(self, ask: RecordStep) -> Ack:
         import asyncio

@@ -42,9 +42,11 @@ class DjangoTransaction(Transaction):
     @staticmethod
     def ends(connection: Any) -> Ends:
         from django.db import transaction
+        from django.db.backends.base.base import BaseDatabaseWrapper
 
         known = _named(connection) if isinstance(connection, str) else connection
-        if _named(known.alias) is not known:
+        # `django.db.connection` is no wrapper, and stands for the connection of the current thread.
+        if isinstance(known, BaseDatabaseWrapper) and _named(known.alias) is not known:
             raise UsageError(
                 "this Django connection belongs to another thread (a step with a timeout runs in its own "
                 f"thread); pass the alias instead: {known.alias!r}"
