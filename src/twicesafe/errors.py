@@ -335,6 +335,8 @@ class SuspendedError(StepError):
     ) -> None:
         super().__init__(message, key=key)
         self.resume_at = resume_at
+        self._run: tuple[int, bytes] | None = None
+        """The run that is suspended, for a run that called it: its `RunCall.home` and id."""
 
 
 class StepMismatchError(StepError):

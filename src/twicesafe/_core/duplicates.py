@@ -162,7 +162,10 @@ def compensated(key: Key, reason: str) -> CompensatedError:
 
 def refuse_suspended(call: Call, answer: Claimed) -> NoReturn:
     until = answer.now + answer.wait
-    _refuse(call, suspended(None if answer.wait >= ENDLESS else until))
+    error = suspended(None if answer.wait >= ENDLESS else until)
+    if call.durable is not None:
+        error._run = call.durable.home, call.key.id
+    _refuse(call, error)
 
 
 def suspended(until: int | None) -> SuspendedError:

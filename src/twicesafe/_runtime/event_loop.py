@@ -327,12 +327,16 @@ class EventLoopFlowRun(FlowRun):
             return Raised(error)
 
     async def _on_transaction(self, command: OnTransaction) -> Any:
+        """A statement that is cancelled may be executed all the same: a BEGIN would leave the user's
+        connection in a transaction. So it ends before it is rolled back, in the background if that takes long."""
+        act = asyncio.ensure_future(getattr(command.transaction, command.act)(*command.args))
         try:
-            return await getattr(command.transaction, command.act)(*command.args)
+            return await asyncio.shield(act)
         except Exception:
             raise
         except BaseException:
-            await command.transaction.rollback()
+            ending = asyncio.ensure_future(_roll_back(act, command.transaction))
+            await asyncio.wait({ending}, timeout=RELEASE_PATIENCE)
             raise
 
     async def _watch(self, command: Watch) -> None:
@@ -392,6 +396,11 @@ def _runs(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
+
+
+async def _roll_back(act: asyncio.Future[Any], transaction: Any) -> None:
+    await asyncio.wait({act})
+    await transaction.rollback()
 
 
 def _swallow(task: asyncio.Future[Any]) -> None:

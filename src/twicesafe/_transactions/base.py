@@ -226,6 +226,11 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
         code, text = _code_of(dialect, cause), " ".join(str(cause).split())[:300]
         if code is not None:
             break
+    if "can only be used in that same thread" in text:  # of sqlite3
+        return UsageError(
+            "this connection belongs to another thread (a step with a timeout runs in its own thread); connect "
+            "with check_same_thread=False"
+        )
     if code in _WAITED[dialect]:
         return StillInProgressError(
             "another transaction holds this key (or, on SQLite, the database), or changed it "

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
-from .._core.durable.run_state import FAILURE, UNDO
+from .._core.durable.run_state import FAILURE, INNER, UNDO
 from .._edges.readable import BETWEEN, MEANINGS, ago, counted, shortened, state_words, visible
 from .._values.records import AuditEntry, Cause, Record, State, Stats
 from .._values.steps import StepRecord, StepState
@@ -310,7 +310,8 @@ def _step(step: StepRecord, record: Record, access: Access, now: datetime) -> St
 def _act_of_step(step: StepRecord, record: Record) -> Act | None:
     if record.state in (State.COMPLETED, State.FAILED, State.FORGOTTEN):
         return None
-    if step.kind == "wait" and step.state is StepState.WAITING:
+    waits = step.kind == "wait" and step.state is StepState.WAITING
+    if waits and not step.name.startswith(INNER):
         return ACTS["signal"]
     if record.state not in (State.HELD, State.PARKED):
         return None

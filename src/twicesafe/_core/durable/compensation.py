@@ -37,6 +37,7 @@ from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
 from .run_suspension import suspend
 from .step_records import ask_of, record
+from .steps import find_out
 
 __all__ = ["undo_all"]
 
@@ -58,8 +59,13 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
         )
         step = getattr(astray, "step", "")
         return (yield from _park(call, state, step, text, EXHAUSTED, astray))
-    for doubtful, _ in state.in_doubt.values():
-        if doubtful.name not in state.recorded:  # marked before the failure: see `steps`
+    for doubtful, _ in list(state.in_doubt.values()):
+        interrupt = yield from find_out(state, doubtful)
+        if interrupt is not None:  # the next worker continues
+            yield from _fail(call, state, type(interrupt).__qualname__, 1 << 30)
+            return Raised(interrupt)
+        if doubtful.name in state.in_doubt and doubtful.name not in state.recorded:
+            # Marked before the failure: see `steps`.
             yield from record(state, ask_of(state, doubtful, StepState.STARTED))
     reason, cause = yield from _recorded_failure(call, state, reply)
     for step, why in state.doubtful().items():
@@ -208,6 +214,7 @@ def _park(
 def _fail(call: Call, state: RunState, error: str, max_attempts: int) -> Flow[Any]:
     claim = state.claim
     claim.over = True
+    state.goes_on = max_attempts > claim.attempt
     ask = FailRun(claim.key.id, claim.owner, claim.fence, 0, max_attempts, FOREVER, error)
     try:
         yield ask

@@ -126,13 +126,13 @@ class RunPrograms(RunUpkeep):
 
     def _adopted(self, row: Row, steps: list[Step]) -> Program[list[Step]]:
         """Without the steps of an older record, and with the signals that came before the run."""
-        stale = run_lifecycle.stale_steps(row, steps)
+        stale = {step.name for step in run_lifecycle.stale_steps(row, steps)}
         id_ = row.id[:ID_BYTES]
         if stale:
             yield Change(self._drop_stale, (id_, row.fence, row.created_at))
         if any(step.fence == 0 for step in steps):
             yield Change(self._adopt, (row.fence, id_))
-        return [step for step in steps if step not in stale]
+        return [step for step in steps if step.name not in stale]
 
     def submit_run(self, ask: Submit) -> Program[Claimed]:
         records, id_ = self._records, ask.key.id
