@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 from rich.console import Group
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import Receiver, Record, State
+from .._core.protocol import AuditLog, Browse, Page, Survey
 from .._core.searching import When
 from .._values.records import AuditEntry, Stats
 from ..planning import Measured, measured_from
@@ -56,8 +57,14 @@ class StatsReading:
 
     @classmethod
     def at(cls, receiver: Receiver) -> StatsReading:
-        newest, _ = receiver.records_page(limit=SAMPLE)
-        return cls(receiver.store.url, receiver.stats(), measured_from(newest))
+        return cls.of(receiver, *receiver._runtime.run(receiver._together(*cls.ASKS)))
+
+    ASKS: ClassVar = (Survey(), Browse(SAMPLE))
+
+    @classmethod
+    def of(cls, receiver: Receiver, stats: Stats, newest: Page) -> StatsReading:
+        """From the answers to `ASKS`."""
+        return cls(receiver.store.url, stats, measured_from(newest.view()))
 
     @property
     def per_key(self) -> float | None:
@@ -192,7 +199,7 @@ def audit(
     if not log:
         screen.say(Text("no operator has changed a key or a lane", "dim"))
         return
-    screen.out.print(_acts(log, screen.piped))
+    screen.out.print(_actions(log, screen.piped))
 
 
 def _subject(entry: AuditEntry) -> dict[str, Any]:
@@ -201,7 +208,7 @@ def _subject(entry: AuditEntry) -> dict[str, Any]:
     return {"id": entry.id.hex(), "key": entry.value, "scope": list(entry.scope)}
 
 
-def _acts(log: list[AuditEntry], whole: bool) -> Table:
+def _actions(log: list[AuditEntry], whole: bool) -> Table:
     made = table("when", "who", "did", "id", "key", "scope", "state before", "why")
     for column in (0, 2, 3, 6):
         made.columns[column].no_wrap = True
@@ -269,17 +276,21 @@ def _rest(every: float, began: float) -> float:
 
 
 def _screenful(receiver: Receiver, before: Stats | None) -> tuple[StatsReading, Group]:
-    look = StatsReading.at(receiver)
-    waiting, _ = receiver.records_page(state=[State.HELD, State.PARKED], limit=SHOWN)
-    stuck, _ = receiver.records_page(stuck=True, limit=SHOWN)
-    acts = receiver.audit_log(limit=SHOWN)
+    asks = (
+        *StatsReading.ASKS,
+        Browse(SHOWN, states=(State.HELD, State.PARKED)),
+        Browse(SHOWN, stuck=True),
+        AuditLog(SHOWN),
+    )
+    stats, newest, *lists, actions = receiver._runtime.run(receiver._together(*asks))
+    look = StatsReading.of(receiver, stats, newest)
     parts: list[Any] = [Text(visible(look.url), "dim"), _states(look.stats, before)]
     parts += [Text(line) for line in look.lines()]
-    for title, records in (("waits for an operator", waiting), ("stuck", stuck)):
-        if records:
-            parts += [Text(f"\n{title}", "bold"), _few(records)]
-    if acts:
-        parts += [Text("\nlast actions", "bold"), _acts(acts, whole=False)]
+    for title, page in zip(("waits for an operator", "stuck"), lists, strict=True):
+        if page.rows:
+            parts += [Text(f"\n{title}", "bold"), _few(page.view())]
+    if actions:
+        parts += [Text("\nlast actions", "bold"), _actions(actions, whole=False)]
     return look, Group(*parts)
 
 
