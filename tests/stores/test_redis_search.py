@@ -93,7 +93,7 @@ def test_a_screen_of_several_questions_takes_one_scan(own_server: Any):
         receiver.doctor()
         assert len(calls) == NODES, "one slice of each node that there may be"
         calls.clear()
-        look, _ = _screenful(receiver, None)
+        look, _ = _screenful(receiver, 80, None)
         assert (look.stats.total, len(calls)) == (9, NODES)
 
 

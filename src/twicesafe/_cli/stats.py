@@ -37,6 +37,8 @@ from .stopping import interruptible
 __all__ = ["audit", "stats", "top"]
 
 BAR: Final = 12
+BARS, MEANINGS = 90, 60
+"""Columns of a terminal that shows bars, and the meaning of each state."""
 SAMPLE: Final = 1000
 """How many of the newest records are used to measure growth."""
 LONG: Final = 600
@@ -134,28 +136,29 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
         screen.data(look.data())
         return
     screen.place(look.url)
-    screen.out.print(_states(look.stats))
+    screen.out.print(_states(look.stats, screen.out.width))
     for line in look.lines():
         screen.out.print(line, soft_wrap=True, markup=False)
 
 
-def _states(found: Stats, before: Stats | None = None) -> Table:
-    made = table("state", "keys", "", "")
+def _states(found: Stats, width: int, before: Stats | None = None) -> Table:
+    """A narrow terminal shows no bars, a very narrow one no meanings: the numbers are always whole."""
+    made = table(
+        "state", "keys", *([""] if width >= BARS else []), *([""] if width >= MEANINGS else [])
+    )
     for column in made.columns:
         column.no_wrap = True
-    made.columns[0].min_width, made.columns[1].min_width = 11, 5
+    numbers = [f"{found.by_state.get(state, 0):,}" for state in State]
+    made.columns[0].min_width, made.columns[1].min_width = 11, max(5, *map(len, numbers))
     made.columns[1].justify = "right"
     most = max(found.by_state.values(), default=0)
-    for state in State:
+    for state, shown in zip(State, numbers, strict=True):
         number = found.by_state.get(state, 0)
         style, meaning = STATES[state]
         change = 0 if before is None else number - before.by_state.get(state, 0)
-        made.add_row(
-            state_text(state),
-            f"{number:,}",
-            Text(_bar(number, most), style),
-            Text(f"{change:+,}" if change else meaning if number else "", "dim"),
-        )
+        bar = Text(_bar(number, most), style)
+        note = Text(f"{change:+,}" if change else meaning if number else "", "dim")
+        made.add_row(state_text(state), shown, *[bar, note][width < BARS : 2 - (width < MEANINGS)])
     return made
 
 
@@ -255,7 +258,7 @@ def top(
             before = None
             while True:
                 began = time.monotonic()
-                look, shown = _screenful(receiver, before)
+                look, shown = _screenful(receiver, screen.out.width, before)
                 screen.data(look.data(), None) if json else screen.out.print(shown)
                 if once or stop.wait(_rest(every, began)):
                     return
@@ -264,7 +267,7 @@ def top(
             before = None
             while True:
                 began = time.monotonic()
-                look, shown = _screenful(receiver, before)
+                look, shown = _screenful(receiver, screen.out.width, before)
                 live.update(shown, refresh=True)
                 before = look.stats
                 if stop.wait(_rest(every, began)):
@@ -275,7 +278,7 @@ def _rest(every: float, began: float) -> float:
     return max(every, PATIENCE * (time.monotonic() - began))
 
 
-def _screenful(receiver: Receiver, before: Stats | None) -> tuple[StatsReading, Group]:
+def _screenful(receiver: Receiver, width: int, before: Stats | None) -> tuple[StatsReading, Group]:
     asks = (
         *StatsReading.ASKS,
         Browse(SHOWN, states=(State.HELD, State.PARKED)),
@@ -284,7 +287,7 @@ def _screenful(receiver: Receiver, before: Stats | None) -> tuple[StatsReading, 
     )
     stats, newest, *lists, actions = receiver._runtime.run(receiver._together(*asks))
     look = StatsReading.of(receiver, stats, newest)
-    parts: list[Any] = [Text(visible(look.url), "dim"), _states(look.stats, before)]
+    parts: list[Any] = [Text(visible(look.url), "dim"), _states(look.stats, width, before)]
     parts += [Text(line) for line in look.lines()]
     for title, page in zip(("waits for an operator", "stuck"), lists, strict=True):
         if page.rows:
@@ -296,6 +299,9 @@ def _screenful(receiver: Receiver, before: Stats | None) -> tuple[StatsReading, 
 
 def _few(records: list[Record]) -> Table:
     made = table("", "", "", "", "", header=False)
+    made.columns[0].min_width = 8
+    for column in made.columns:
+        column.no_wrap = True
     for record in records:
         made.add_row(
             record.short,

@@ -159,9 +159,13 @@ class Backend:
     ) -> tuple[list[Record], str, int]:
         """A page, the cursor of the next one, and how many match, counted up to this number."""
         asked = self._receiver._asked(filters.arguments())
-        page, matched = await self._together(
-            Browse(limit, **asked, after=after), Count(up_to, **asked)
-        )
+        with self._cached.joined() as count:
+            page, matched, *counted = await self._together(
+                Browse(limit, **asked, after=after), Count(up_to, **asked), *count
+            )
+            if counted:
+                self._cached.counted(*counted)
+                self._counted_at = datetime.now(UTC)
         return page.view(), page.after, matched
 
     async def counts(self, several: Sequence[Filters]) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.health import Health, Signs, Thresholds, judge
@@ -147,15 +148,26 @@ class Cached:
         with self._samples.measured():
             return take_signs(receiver, count=self._count)
 
+    @contextmanager
+    def joined(self) -> Iterator[list[Question]]:
+        """The questions of a count, if one is due, to ask with others of the same screen; then call `counted`."""
+        if not self._samples.is_due():
+            yield []
+            return
+        with self._samples.measured():
+            yield self._asks
+
     def _count(self) -> Stats:
         receiver = cast("Receiver", self._receiver)
-        return self._counted(*receiver._runtime.run(receiver._together(*self._asks)))
+        return self.counted(*receiver._runtime.run(receiver._together(*self._asks)))
 
     async def _count_async(self) -> Stats:
         receiver = cast("AsyncReceiver", self._receiver)
-        return self._counted(*await receiver._runtime.run(receiver._together(*self._asks)))
+        return self.counted(*await receiver._runtime.run(receiver._together(*self._asks)))
 
-    def _counted(self, stats: Stats, newest: Page | None = None) -> Stats:
+    def counted(self, stats: Stats, newest: Page | None = None) -> Stats:
+        """Take the answers to the questions of a count."""
+        self.stats = stats
         self.newest = [] if newest is None else newest.view()
         return self._receiver._tell_sample(stats)
 
