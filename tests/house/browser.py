@@ -28,7 +28,7 @@ SWITCHES: Final = [
 ]
 
 SEARCH: Final = re.compile(r"/search_index\.json$|/workers/search\.")
-"""Not loaded: an index of all pages, made again for each of them."""
+"""Empty here: an index of all pages, made again for each of them."""
 
 TABS: Final = 4
 
@@ -47,8 +47,21 @@ LOOK: Final = """() => {
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    """Left out here, not by a route of playwright: that would stop every request, and switch the cache off."""
+
     def log_message(self, *words: Any) -> None:
         pass
+
+    def do_GET(self) -> None:
+        if SEARCH.search(self.path):
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=600")
+        super().end_headers()
 
 
 @contextmanager
@@ -91,7 +104,6 @@ class Browser(Requests):
     def __init__(self, page: Any, home: str) -> None:
         super().__init__()
         self.page, self._home = page, home
-        page.route(SEARCH, lambda route: route.abort())
         self.listen(page)
 
     def look(self, path: str, *widths: int) -> list[dict[str, Any]]:
@@ -135,22 +147,22 @@ class Looks(Requests):
         async with playwright.async_playwright() as driver:
             browser = await driver.chromium.launch(executable_path=_program(), args=SWITCHES)
             context = await browser.new_context(viewport={"width": self._widths[0], "height": 900})
-            await context.route(SEARCH, lambda route: route.abort())
             self.listen(context)
             paths.reverse()
             await asyncio.gather(*(self._tab(context, paths) for _ in range(TABS)))
             await browser.close()
 
     async def _tab(self, context: Any, paths: list[str]) -> None:
-        page = await context.new_page()
+        page, widths = await context.new_page(), list(self._widths)
         while paths:
             path = paths.pop()
+            at = {}
             await page.goto(self._home + path)
-            at = self.seen[path] = []
-            for width in self._widths:
+            for width in widths:
                 await page.set_viewport_size({"width": width, "height": 900})
-                at.append(await page.evaluate(LOOK))
-            await page.set_viewport_size({"width": self._widths[0], "height": 900})
+                at[width] = await page.evaluate(LOOK)
+            self.seen[path] = [at[width] for width in self._widths]
+            widths.reverse()  # the next page starts at the width of this one: a resize takes as long as a look
 
 
 def _program() -> str:
