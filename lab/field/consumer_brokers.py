@@ -15,7 +15,7 @@ from tests.patience import until
 from tests.servers import launch
 from tests.servers.kafka import broker as kafka_kind
 from twicesafe._core.consuming.source import Source
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe._runtime.adapting import for_threads
 from twicesafe.consumers import DeadLetters
 from twicesafe.consumers.sources import open_source

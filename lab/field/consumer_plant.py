@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe.errors import BrokerUnavailableError
 
 from .consumer_brokers import Broker, Kafka

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from tests.outbox.stage import begin, connect
 from twicesafe import Backoff
-from twicesafe._core.outbox_requests import Message
-from twicesafe._core.publisher import Answer
+from twicesafe._core.outbox.publisher import Answer
+from twicesafe._core.outbox.requests import Message
 from twicesafe.outbox import Outbox, OutboxRelay
 
 from .commits import SQL

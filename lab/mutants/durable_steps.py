@@ -7,11 +7,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import compensation, durable_run, run_lifecycle, step_records, steps
+from twicesafe._core.durable import (
+    compensation,
+    run_lifecycle,
+    step_records,
+    steps,
+)
+from twicesafe._core.durable import (
+    run as durable_run,
+)
+from twicesafe._core.durable.run_requests import FOREVER, FailRun
+from twicesafe._core.durable.run_state import FAILURE, RunState
 from twicesafe._core.lifecycle import is_expired
 from twicesafe._core.protocol import Ack
-from twicesafe._core.run_requests import FOREVER, FailRun
-from twicesafe._core.run_state import FAILURE, RunState
 from twicesafe._values.records import State
 from twicesafe._values.steps import StepState
 from twicesafe.stores._memory_runs import MemoryRuns

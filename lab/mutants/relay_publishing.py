@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import relay_publish
-from twicesafe._core.outbox_requests import Settle
-from twicesafe._core.publisher import NOT_TRIED
-from twicesafe._core.relay_lease import Listen, Publish
-from twicesafe._core.relay_publish import _PublishLoop
+from twicesafe._core.outbox import relay_publish
+from twicesafe._core.outbox.publisher import NOT_TRIED
+from twicesafe._core.outbox.relay_lease import Listen, Publish
+from twicesafe._core.outbox.relay_publish import _PublishLoop
+from twicesafe._core.outbox.requests import Settle
 from twicesafe.errors import StoreError, StoreUnavailableError
 
 from .registry import Patch, mutant, tampered

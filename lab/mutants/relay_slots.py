@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import relay_lease
-from twicesafe._core.outbox_requests import Hold
-from twicesafe._core.relay_lease import RelayState
-from twicesafe._core.relay_publish import _PublishLoop
+from twicesafe._core.outbox import relay_lease
+from twicesafe._core.outbox.relay_lease import RelayState
+from twicesafe._core.outbox.relay_publish import _PublishLoop
+from twicesafe._core.outbox.requests import Hold
 from twicesafe._engines.sql.commands import Change, Query
 from twicesafe._engines.sql.outbox_programs import OutboxPrograms
 

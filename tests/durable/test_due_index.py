@@ -12,8 +12,7 @@ import pytest
 from tests.stores.test_redis_conformance import Redis
 from twicesafe import Key, StoreUnavailableError
 from twicesafe._core.driving import drive
-from twicesafe._core.protocol import Ack, Complete, Verdict
-from twicesafe._core.run_requests import (
+from twicesafe._core.durable.run_requests import (
     FailRun,
     FindDue,
     LoadRun,
@@ -25,6 +24,7 @@ from twicesafe._core.run_requests import (
     Suspend,
     TidyRuns,
 )
+from twicesafe._core.protocol import Ack, Complete, Verdict
 from twicesafe._engines.redis.due_index import LATEST, MARK, PARTS
 from twicesafe._engines.redis.routing import slot_of
 from twicesafe._values.steps import StepState

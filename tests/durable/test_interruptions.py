@@ -20,8 +20,8 @@ import pytest
 from tests.durable import dying_saga
 from tests.durable.shop import POLICY, Boom
 from twicesafe import AsyncReceiver, Receiver, State, Steps
+from twicesafe._core.durable.run_requests import FOREVER, FailRun, RecordStep, StartRun
 from twicesafe._core.protocol import Ack
-from twicesafe._core.run_requests import FOREVER, FailRun, RecordStep, StartRun
 from twicesafe._values.steps import StepState
 from twicesafe.errors import (
     CompensatedError,

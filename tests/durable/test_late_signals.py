@@ -8,7 +8,7 @@ import pytest
 
 from tests.durable.shop import POLICY, Shop
 from twicesafe import State
-from twicesafe._core.run_requests import LoadRun, RecordStep
+from twicesafe._core.durable.run_requests import LoadRun, RecordStep
 from twicesafe._values.steps import StepState
 from twicesafe.errors import SuspendedError, UsageError
 

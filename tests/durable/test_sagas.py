@@ -18,8 +18,8 @@ from twicesafe import (
     StepMismatchError,
     SuspendedError,
 )
+from twicesafe._core.durable.run_requests import RecordStep
 from twicesafe._core.protocol import Ack
-from twicesafe._core.run_requests import RecordStep
 from twicesafe._values.steps import StepState
 
 ONCE = POLICY.replace(max_attempts=1)

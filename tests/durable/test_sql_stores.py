@@ -12,8 +12,7 @@ import pytest
 from tests.durable.stores import SQL, fresh_url, opened
 from tests.patience import until
 from twicesafe import Key, SchemaVersionError
-from twicesafe._core.protocol import Ack, Complete, Read, Verdict
-from twicesafe._core.run_requests import (
+from twicesafe._core.durable.run_requests import (
     FindDue,
     LoadRun,
     RecordStep,
@@ -22,6 +21,7 @@ from twicesafe._core.run_requests import (
     Submit,
     TidyRuns,
 )
+from twicesafe._core.protocol import Ack, Complete, Read, Verdict
 from twicesafe._engines.postgresql.request_kinds import step_values
 from twicesafe._engines.sql.commands import Change, Query, atomically
 

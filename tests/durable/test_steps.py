@@ -37,7 +37,7 @@ from twicesafe import (
     current_claim,
     current_key,
 )
-from twicesafe._core.run_requests import LoadRun, StartRun
+from twicesafe._core.durable.run_requests import LoadRun, StartRun
 from twicesafe.stores.memory import MemoryStore
 
 

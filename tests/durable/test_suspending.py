@@ -22,7 +22,7 @@ from twicesafe import (
     SuspendedError,
     UsageError,
 )
-from twicesafe._core.run_requests import LoadRun
+from twicesafe._core.durable.run_requests import LoadRun
 from twicesafe.stores.memory import MemoryStore
 
 HOUR = 3_600_000

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.line import Line, line  # noqa: F401 - a fixture
 from twicesafe import AsyncReceiver, BrokerUnavailableError, Inbox, Key, Policy, Receiver
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe._edges.http_guard import HttpGuard
 from twicesafe._proxy.settings import load
 from twicesafe._proxy.worker import Worker

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twicesafe import Backoff, ConfigurationError, Policy, Receiver, UsageError, current_claim
-from twicesafe._core.outbox_requests import Message as Outgoing
+from twicesafe._core.outbox.requests import Message as Outgoing
 from twicesafe._core.sqs_wire import entry_of
 from twicesafe.consumers import DeadLetter, Message
 from twicesafe.errors import FingerprintMismatchError, StoreError

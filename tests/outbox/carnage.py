@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.outbox.stage import begin, connect
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe.outbox import Outbox, OutboxRelay
 
 BATCH = 20

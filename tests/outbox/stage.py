@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe.outbox import AsyncOutboxRelay, OutboxRelay
 
 ENGINES = ("sqlite", "postgres", "mariadb")

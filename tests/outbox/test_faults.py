@@ -14,7 +14,7 @@ import pytest
 
 from tests.outbox.stage import AsyncBroker, Broker, RelayMode, begin, connect
 from twicesafe import BrokerUnavailableError, SchemaVersionError, StoreUnavailableError
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe.events import Event, StoreFailed
 from twicesafe.outbox import AsyncOutbox, AsyncOutboxRelay, Outbox, OutboxRelay
 

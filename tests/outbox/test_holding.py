@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from twicesafe import Backoff, StoreUnavailableError
-from twicesafe._core.outbox_requests import (
+from twicesafe._core.outbox.relay_lease import Collect, Publish, RelayState
+from twicesafe._core.outbox.relay_publish import publish_pending
+from twicesafe._core.outbox.requests import (
     SLOTS,
     Fetch,
     Fetched,
@@ -24,8 +26,6 @@ from twicesafe._core.outbox_requests import (
     lane_of,
     slot_of,
 )
-from twicesafe._core.relay_lease import Collect, Publish, RelayState
-from twicesafe._core.relay_publish import publish_pending
 from twicesafe.outbox import AsyncOutbox, Outbox
 
 Put = Callable[..., list[str]]

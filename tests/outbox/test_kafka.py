@@ -17,8 +17,8 @@ import pytest
 
 from lab.field.proxy import Fault, Proxy
 from twicesafe import BrokerUnavailableError
-from twicesafe._core.outbox_requests import Message
-from twicesafe._core.publisher import NOT_TRIED
+from twicesafe._core.outbox.publisher import NOT_TRIED
+from twicesafe._core.outbox.requests import Message
 from twicesafe.outbox.publishers import open_publisher
 
 KILLS = int(os.environ.get("TWICESAFE_KAFKA_KILLS", "1"))

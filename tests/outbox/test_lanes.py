@@ -10,7 +10,7 @@ import pytest
 from tests.outbox.stage import Broker, RelayMode, begin
 from tests.patience import until
 from twicesafe import Backoff
-from twicesafe._core.outbox_requests import Fetch, Hold, Setback, Settle, lane_of, slot_of
+from twicesafe._core.outbox.requests import Fetch, Hold, Setback, Settle, lane_of, slot_of
 from twicesafe._engines.sql.outbox_programs import OutboxPrograms
 from twicesafe.outbox import Outbox
 

@@ -10,10 +10,10 @@ import pytest
 from tests.outbox.stage import AsyncBroker, Broker, RelayMode
 from tests.patience import until
 from twicesafe import Backoff, BrokerUnavailableError
-from twicesafe._core.outbox_requests import Fetch, Fetched, Message, Pending, Settle
-from twicesafe._core.publisher import NOT_TRIED, NotNow
-from twicesafe._core.relay_lease import CheckBroker, Collect, Publish, RelayState
-from twicesafe._core.relay_publish import publish_pending
+from twicesafe._core.outbox.publisher import NOT_TRIED, NotNow
+from twicesafe._core.outbox.relay_lease import CheckBroker, Collect, Publish, RelayState
+from twicesafe._core.outbox.relay_publish import publish_pending
+from twicesafe._core.outbox.requests import Fetch, Fetched, Message, Pending, Settle
 from twicesafe.events import BrokerFailed, Event, PublishFailed
 from twicesafe.outbox import Outbox
 from twicesafe.outbox.publishers._header_lines import line_of

@@ -6,8 +6,8 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from twicesafe._core import outbox_requests
-from twicesafe._core.outbox_requests import OutboxRequest, lane_of
+from twicesafe._core.outbox import requests as outbox_requests
+from twicesafe._core.outbox.requests import OutboxRequest, lane_of
 from twicesafe._engines.sql.outbox_programs import OutboxPrograms
 from twicesafe.errors import UnsupportedByStoreError
 from twicesafe.stores import Request, open_async_store, open_store

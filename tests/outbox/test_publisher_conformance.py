@@ -22,7 +22,7 @@ from tests.outbox.test_kafka import id_of, log_of
 from tests.patience import until
 from tests.servers import free_port, launch
 from tests.servers.rabbitmq import LARGEST
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe.outbox.publishers import open_publisher
 from twicesafe.outbox.publishers.webhook import WebhookPublisher
 from twicesafe.testing import PublisherConformance

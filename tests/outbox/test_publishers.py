@@ -14,7 +14,7 @@ import pytest
 from tests.outbox.hook import Hook
 from tests.servers import free_port
 from twicesafe import BrokerUnavailableError, ConfigurationError
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe.outbox.publishers import NOT_TRIED, NotNow, open_publisher
 from twicesafe.outbox.publishers.webhook import WebhookPublisher, verify_signature
 from twicesafe.propagation import extract

@@ -19,7 +19,7 @@ from twicesafe import (
     StoreUnavailableError,
     UsageError,
 )
-from twicesafe._core.outbox_requests import Hold, Message
+from twicesafe._core.outbox.requests import Hold, Message
 from twicesafe.events import BrokerFailed, Event, LaneParked, PublishFailed, Relayed
 from twicesafe.outbox import AsyncOutbox, Outbox, OutboxRelay
 

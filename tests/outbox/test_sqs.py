@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from twicesafe import BrokerUnavailableError, ConfigurationError
-from twicesafe._core.outbox_requests import Message
+from twicesafe._core.outbox.requests import Message
 from twicesafe._core.sqs_wire import (
     _FORBIDDEN,
     BODY,

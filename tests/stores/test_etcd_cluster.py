@@ -108,16 +108,18 @@ def test_without_a_quorum_nothing_starts_and_the_next_claim_does(client: Any, cl
     fence = client.perform(claim(key)).fence
     leader = leader_of(cluster)
     stopped = [leader, next(node for node in cluster.nodes if node is not leader)]
+    hurried = type(client)(f"{cluster.url}/orders?timeout=1")
     for node in stopped:
         node.pause()
     try:
         for request in (claim(pending), complete(key, fence), Read(key.id)):
             with pytest.raises(StoreUnavailableError) as caught:
-                client.perform(request)
+                hurried.perform(request)
             assert caught.value.retryable
     finally:
         for node in stopped:
             node.resume()
+        hurried.close()
     cluster.await_health()
     # What was unknown is asked again with the same owner: it was done, or it is done now; once either way.
     answer = insist(client.perform, claim(pending))

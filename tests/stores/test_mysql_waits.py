@@ -20,7 +20,7 @@ import pytest
 
 from tests.patience import until
 from twicesafe import AsyncReceiver, Inbox, Key, Outbox, Policy, Receiver, current_claim
-from twicesafe._core.outbox_requests import Fetch, Hold, Prepare, Setback, Settle, Unpark
+from twicesafe._core.outbox.requests import Fetch, Hold, Prepare, Setback, Settle, Unpark
 from twicesafe._core.protocol import (
     Abandon,
     ClaimRequest,

@@ -13,8 +13,8 @@ from tests.servers import NoServerError
 from tests.servers.pgbouncer import PgBouncer
 from tests.stores.drivers import KINDS, DriverReceiver
 from twicesafe import ConfigurationError, Key, Receiver
+from twicesafe._core.durable.run_requests import FindDue, RecordStep, StartRun
 from twicesafe._core.protocol import Ack
-from twicesafe._core.run_requests import FindDue, RecordStep, StartRun
 
 TOLD = "prepare=false&wake=false"
 CALLERS = 6

@@ -76,7 +76,7 @@ break_source(
 break_source(
     "two topics of a key in one call",
     bug="a key's messages of several topics go in one call, where one may be taken without the other",
-    file="_core/relay_publish.py",
+    file="_core/outbox/relay_publish.py",
     old="row.message.topic == topic",
     new="row.message.topic",
     tests=[f"{OUTAGES}::test_a_call_has_one_topic_of_a_key"],
@@ -84,7 +84,7 @@ break_source(
 break_source(
     "the first outage is blamed",
     bug="a message is blamed for an outage at once, if another was taken before it",
-    file="_core/relay_answers.py",
+    file="_core/outbox/relay_answers.py",
     old='if error.blames == "none" or not self.suspects[row.lane]:',
     new='if error.blames == "none":',
     tests=[
@@ -94,7 +94,7 @@ break_source(
 break_source(
     "a busy broker is blamed on messages",
     bug="an outage that the broker itself reports counts as a failure of the message it met",
-    file="_core/relay_answers.py",
+    file="_core/outbox/relay_answers.py",
     old='if error.blames == "none" or not self.suspects[row.lane]:',
     new="if not self.suspects[row.lane]:",
     tests=[f"{OUTAGES}::test_what_fails_alone_again_while_others_are_taken_is_to_blame"],
@@ -102,7 +102,7 @@ break_source(
 break_source(
     "a slow broker is blamed on messages",
     bug="a time-out is blamed on the message, because the broker answers a check",
-    file="_core/relay_answers.py",
+    file="_core/outbox/relay_answers.py",
     old='self.answered and error.blames == "alone"',
     new="self.answered",
     tests=[
@@ -112,7 +112,7 @@ break_source(
 break_source(
     "poison is never found out",
     bug="a message that the broker hangs up on is taken for an outage for ever",
-    file="_core/relay_answers.py",
+    file="_core/outbox/relay_answers.py",
     old='return self.took or (self.answered and error.blames == "alone")',
     new="return False",
     tests=[f"{OUTAGES}::test_one_outage_is_not_enough_to_blame_a_message"],
@@ -120,7 +120,7 @@ break_source(
 break_source(
     "nobody asks the broker",
     bug="after an outage the publisher's check is not asked",
-    file="_core/relay_publish.py",
+    file="_core/outbox/relay_publish.py",
     old="if self.doubt and state.checks:",
     new="if self.doubt and not state.checks:",
     tests=[f"{OUTAGES}::test_one_outage_is_not_enough_to_blame_a_message"],
@@ -128,7 +128,7 @@ break_source(
 break_source(
     "a failed check goes unheard",
     bug="a check that fails is taken for an answer of the broker",
-    file="_core/relay_answers.py",
+    file="_core/outbox/relay_answers.py",
     old="        if error is None:\n            self.doubt",
     new="        if True:\n            self.doubt",
     tests=[f"{OUTAGES}::test_a_check_that_fails_is_an_outage"],
@@ -136,7 +136,7 @@ break_source(
 break_source(
     "a missing stream is counted",
     bug="a message whose stream does not exist is counted as refused, and parks its lane",
-    file="_core/relay_answers.py",
+    file="_core/outbox/relay_answers.py",
     old="counts=not isinstance(answer, NotNow)",
     new="counts=True",
     tests=[f"{OUTAGES}::test_a_missing_stream_blames_no_message[sync-sqlite]"],
@@ -152,7 +152,7 @@ break_source(
 break_source(
     "a key goes on behind its failure",
     bug="a call has several messages of a key, though the publisher does not keep their order",
-    file="_core/relay_publish.py",
+    file="_core/outbox/relay_publish.py",
     old="            if self.state.keeps_order:\n",
     new="            if self.state:\n",
     tests=[f"{OUTAGES}::test_a_call_has_one_message_of_a_key"],
@@ -160,7 +160,7 @@ break_source(
 break_source(
     "an outage of all is no outage",
     bug="when the broker took nothing, the answers are read as if they were about single messages",
-    file="_core/relay_answers.py",
+    file="_core/outbox/relay_answers.py",
     old="        if _nothing_sent(answers):\n",
     new="        if not answers:\n",
     tests=[f"{OUTAGES}::test_a_publisher_that_never_tries_is_asked_again_after_a_rest"],

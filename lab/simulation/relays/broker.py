@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from twicesafe._core.publisher import NOT_TRIED
-from twicesafe._core.relay_lease import CheckBroker, Publish
+from twicesafe._core.outbox.publisher import NOT_TRIED
+from twicesafe._core.outbox.relay_lease import CheckBroker, Publish
 from twicesafe.errors import BrokerUnavailableError
 
 from ..plans import Fault

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twicesafe._core.outbox_requests import Backlog, Depth
-from twicesafe._core.relay_lease import REST
+from twicesafe._core.outbox.relay_lease import REST
+from twicesafe._core.outbox.requests import Backlog, Depth
 from twicesafe._values.settings import seconds
 
 from .invariants import broken

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twicesafe._core.outbox_requests import Fetch, Fetched, HeldSlots, Hold, Setback, Settle
+from twicesafe._core.outbox.requests import Fetch, Fetched, HeldSlots, Hold, Setback, Settle
 
 from .invariants import broken
 

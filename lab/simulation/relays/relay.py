@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import Backoff
-from twicesafe._core import relay_lease, relay_publish
-from twicesafe._core.outbox_requests import HeldSlots, Settle
-from twicesafe._core.relay_lease import (
+from twicesafe._core.outbox import relay_lease, relay_publish
+from twicesafe._core.outbox.relay_lease import (
     CheckBroker,
     Collect,
     KeeperPause,
@@ -20,6 +19,7 @@ from twicesafe._core.relay_lease import (
     Publish,
     RelayState,
 )
+from twicesafe._core.outbox.requests import HeldSlots, Settle
 from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
 
 from ..virtual import Actor

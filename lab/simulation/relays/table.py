@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twicesafe._core.driving import drive
-from twicesafe._core.outbox_requests import Added, OutboxRequest, Prepare, Reply
+from twicesafe._core.outbox.requests import Added, OutboxRequest, Prepare, Reply
 from twicesafe._engines.sql.commands import Query
 from twicesafe._engines.sql.migrations import first_steps
 from twicesafe._engines.sql.outbox_dialect import COLUMNS, inlined, values_of

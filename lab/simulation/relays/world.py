@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import cycle
 
-from twicesafe._core.outbox_requests import ParkedLanes, Unpark
+from twicesafe._core.outbox.requests import ParkedLanes, Unpark
 
 from ..plans import Incident
 from ..study import Say

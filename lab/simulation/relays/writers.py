@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twicesafe._core.outbox_requests import Added, Message, lane_of, slot_of
+from twicesafe._core.outbox.requests import Added, Message, lane_of, slot_of
 
 if TYPE_CHECKING:
     from .broker import Call

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import Key
-from twicesafe._core.run_state import RunState, Unwind
+from twicesafe._core.durable.run_state import RunState, Unwind
 from twicesafe.receiver._steps import Steps
 
 from ..transactions.fibers import ask, judge

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import Key
+from twicesafe._core.durable.run_state import FAILURE, UNDO, Unwind, parts_of
+from twicesafe._core.durable.steps import TIMED_OUT
 from twicesafe._core.lifecycle import is_expired
-from twicesafe._core.run_state import FAILURE, UNDO, Unwind, parts_of
-from twicesafe._core.steps import TIMED_OUT
 from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe._values.context import ActiveClaim
 from twicesafe._values.outcomes import Outcome

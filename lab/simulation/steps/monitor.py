@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twicesafe._core.compensation import EXHAUSTED
+from twicesafe._core.durable.compensation import EXHAUSTED
+from twicesafe._core.durable.run_requests import FOREVER, Restart, StartRun
+from twicesafe._core.durable.run_state import FAILURE, UNDO
 from twicesafe._core.lifecycle import is_expired
 from twicesafe._core.protocol import Ack, Verdict
-from twicesafe._core.run_requests import FOREVER, Restart, StartRun
-from twicesafe._core.run_state import FAILURE, UNDO
 from twicesafe._values.records import Row, State
 from twicesafe._values.steps import Step, StepState
 from twicesafe.stores.memory import MemoryStore

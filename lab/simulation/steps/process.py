@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from twicesafe._core.call import Call
 from twicesafe._core.commands import Raised
-from twicesafe._core.durable_run import RunCall, run_of
-from twicesafe._core.run_operations import find_due
-from twicesafe._core.run_requests import DueRun, Submit
-from twicesafe._core.run_state import RunState
+from twicesafe._core.durable.run import RunCall, run_of
+from twicesafe._core.durable.run_operations import find_due
+from twicesafe._core.durable.run_requests import DueRun, Submit
+from twicesafe._core.durable.run_state import RunState
 from twicesafe._values.owner_token import new_owner
 
 from ..leases.process import SimulatedKeeper

@@ -21,7 +21,7 @@ from twicesafe._core.commands import (
     Within,
 )
 from twicesafe._core.driving import drive
-from twicesafe._core.durable_run import deliver_run
+from twicesafe._core.durable.run import deliver_run
 from twicesafe._runtime.invocation import invoke
 from twicesafe._values.context import ActiveClaim
 from twicesafe.errors import LeaseLostError

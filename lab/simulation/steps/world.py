@@ -7,9 +7,10 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from twicesafe._core import operations, run_state
+from twicesafe._core import operations
+from twicesafe._core.durable import run_state
+from twicesafe._core.durable.run_requests import FOREVER, Restart, Signal
 from twicesafe._core.protocol import Forget, Release, Resolve
-from twicesafe._core.run_requests import FOREVER, Restart, Signal
 from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe.errors import UsageError
 from twicesafe.stores.memory import MemoryStore

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from .. import Receiver
-from .._core.outbox_requests import Prepare
+from .._core.outbox.requests import Prepare
 from .._values.records import SweepReport
 from ..errors import StoreUnavailableError, UsageError
 from ..receiver._maintenance import RoundTimer, sweep_round

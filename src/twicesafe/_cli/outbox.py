@@ -17,7 +17,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from .._core.outbox_requests import Depth, ParkedLane
+from .._core.outbox.requests import Depth, ParkedLane
 from ..errors import ConfigurationError, UsageError
 from ..outbox import Outbox, OutboxRelay
 from ..planning._charts import spoken_duration

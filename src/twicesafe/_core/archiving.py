@@ -11,9 +11,9 @@ from typing import Final
 
 from .._values.records import ArchiveReport, Row, State
 from .commands import Flow
+from .durable.run_requests import TidyRuns
 from .operations import check_limit, page_of
 from .protocol import Ack, Browse, Forget
-from .run_requests import TidyRuns
 
 __all__ = ["Archiving"]
 

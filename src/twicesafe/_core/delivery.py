@@ -40,9 +40,9 @@ from .duplicates import (
     refuse_own_wait,
     refuse_suspended,
 )
+from .durable.run_requests import FOREVER
 from .observing import started, waited
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .run_requests import FOREVER
 from .settling import settle
 
 __all__ = ["Asked", "admit", "admitted", "claim_request", "deliver", "finish", "granted"]

@@ -28,10 +28,10 @@ from ..errors import (
     TwicesafeError,
 )
 from .call import Call
+from .durable.run_requests import FOREVER
 from .encrypting import readable, without_answer
 from .observing import replayed
 from .protocol import Claimed, Verdict
-from .run_requests import FOREVER
 
 __all__ = [
     "outcome_of",

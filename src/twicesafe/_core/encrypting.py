@@ -26,7 +26,7 @@ from ..errors import (
     TwicesafeError,
 )
 from .call import Call
-from .outbox_requests import Added, Pending
+from .outbox.requests import Added, Pending
 from .protocol import Claimed
 
 __all__ = [

@@ -14,6 +14,7 @@ from .._values.records import AuditEntry, Record, ReencryptReport, Row, State, S
 from .._values.steps import Step, StepState
 from ..errors import StillInProgressError, StoreUnavailableError, TwicesafeError, UsageError
 from .commands import Flow
+from .durable.run_requests import FOREVER, LoadRun, RewriteRun, Run, TidyRuns
 from .protocol import (
     ALL,
     Ack,
@@ -30,7 +31,6 @@ from .protocol import (
     Survey,
     Sweep,
 )
-from .run_requests import FOREVER, LoadRun, RewriteRun, Run, TidyRuns
 
 __all__ = [
     "audit",

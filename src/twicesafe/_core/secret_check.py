@@ -16,8 +16,8 @@ from .._values.hidden_keys import CHECK_KEY, OURS, HiddenKeys, is_hidden
 from .._values.owner_token import new_owner
 from .._values.records import Row
 from ..errors import ConfigurationError
+from .durable.run_requests import FOREVER
 from .protocol import Abandon, Browse, ClaimRequest, Complete, Read, Verdict
-from .run_requests import FOREVER
 
 __all__ = ["check_secret", "problem_with_secret"]
 

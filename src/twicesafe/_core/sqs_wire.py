@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .outbox_requests import Message
+from .outbox.requests import Message
 
 __all__ = ["OURS", "body_of", "deduplication_id", "entry_of", "headers_of", "size_of"]
 

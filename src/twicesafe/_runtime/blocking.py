@@ -41,7 +41,7 @@ from .._core.commands import (
     Within,
 )
 from .._core.driving import drive
-from .._core.durable_run import deliver_run
+from .._core.durable.run import deliver_run
 from .._core.fast_path import deliver_fast
 from .._core.protocol import ClaimRequest
 from .._values.breaker import Breaker

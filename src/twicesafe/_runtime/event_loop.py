@@ -34,7 +34,7 @@ from .._core.commands import (
     Within,
 )
 from .._core.driving import drive_async
-from .._core.durable_run import deliver_run
+from .._core.durable.run import deliver_run
 from .._core.fast_path import deliver_fast_async
 from .._core.protocol import ClaimRequest
 from .._core.settling import RELEASE_PATIENCE

@@ -13,8 +13,8 @@ from typing import Any, Final
 from .. import _forking
 from .._core.call import Call
 from .._core.commands import AwaitFlight, EndFlight, JoinFlight, PerformMany
+from .._core.durable.run_requests import FOREVER, FailRun, RecordStep, StartRun, Suspend
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
-from .._core.run_requests import FOREVER, FailRun, RecordStep, StartRun, Suspend
 from .._core.searching import QUESTIONS
 from .._values.context import ActiveClaim
 from .single_flight import Flight, SingleFlight

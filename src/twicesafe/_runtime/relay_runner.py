@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 from .._core.driving import drive, drive_async
-from .._core.relay_lease import (
+from .._core.outbox.relay_lease import (
     CheckBroker,
     Collect,
     KeeperPause,
@@ -24,7 +24,7 @@ from .._core.relay_lease import (
     RelayState,
     keep_slots,
 )
-from .._core.relay_publish import publish_pending
+from .._core.outbox.relay_publish import publish_pending
 from ..errors import BrokerUnavailableError
 
 __all__ = ["AsyncRelayRunner", "RelayRunner"]

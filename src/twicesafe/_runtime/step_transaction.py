@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from .._core.durable.run_requests import RecordStep
 from .._core.protocol import Ack
-from .._core.run_requests import RecordStep
 from .._transactions.base import Described, explain
 from .._transactions.idle_connection import AsyncBegun, Begun, begin, begin_async
 from ..errors import (

@@ -17,7 +17,7 @@ from .._core.consuming.source import Source
 from .._core.consuming.state import ConsumerState
 from .._core.handler_kind import refuse_async, refuse_generator
 from .._core.handler_profile import HandlerProfile, profile_of
-from .._core.outbox_requests import Message as Outgoing
+from .._core.outbox.requests import Message as Outgoing
 from .._core.resolved_policy import ResolvedPolicy
 from .._values.keys import Key, KeyLike
 from .._values.policy import Policy

@@ -25,8 +25,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from .._core.consuming.message import KEY_HEADER, Message
 from .._core.http.key_field import field_of
-from .._core.outbox_requests import Message as Outgoing
-from .._core.publisher import NOT_TRIED, Answer, NotNow, Publisher
+from .._core.outbox.publisher import NOT_TRIED, Answer, NotNow, Publisher
+from .._core.outbox.requests import Message as Outgoing
 from .._values.keys import Key, uuid7
 from ..errors import BrokerUnavailableError, text_of
 from ..outbox.publishers import open_publisher

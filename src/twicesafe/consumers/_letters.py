@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from .._core.consuming.message import Message
-from .._core.outbox_requests import Message as Outgoing
+from .._core.outbox.requests import Message as Outgoing
 from .._values.keys import Key
 from ..errors import UsageError
 from ._dead_letters import PREFIX

@@ -16,7 +16,7 @@ from typing import Any, Final
 from .._core.consuming.message import Message, body_of
 from .._core.consuming.recovery import DeadLetter
 from .._core.consuming.source import DeadLetterOf, Publication, PublishingSource
-from .._core.outbox_requests import Message as Outgoing
+from .._core.outbox.requests import Message as Outgoing
 from .._values.keys import Key
 from .._values.outcomes import Outcome
 from .._values.policy import Policy

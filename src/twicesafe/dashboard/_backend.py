@@ -17,7 +17,7 @@ from .._core.bulk_actions import ActionReport, act_on_listed
 from .._core.commands import Flow
 from .._core.consuming.source import Standing
 from .._core.health import Health, Thresholds
-from .._core.outbox_requests import (
+from .._core.outbox.requests import (
     Backlog,
     Depth,
     ListRelays,

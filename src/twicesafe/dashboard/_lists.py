@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from .._core.outbox_requests import Depth, ParkedLane
+from .._core.outbox.requests import Depth, ParkedLane
 from .._edges.readable import counted, shortened, visible
 from .._values.keys import Key
 from .._values.records import AuditEntry, State

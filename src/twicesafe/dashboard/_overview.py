@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from .._core.health import Check, Health, Recent
-from .._core.outbox_requests import Depth
+from .._core.outbox.requests import Depth
 from .._edges.readable import ago, bytes_text, counted
 from .._values.records import Record, State, Stats
 from ..observers._activity import Activity, Slice, Trouble

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
-from .._core.run_state import FAILURE, UNDO
+from .._core.durable.run_state import FAILURE, UNDO
 from .._edges.readable import BETWEEN, MEANINGS, ago, counted, shortened, state_words, visible
 from .._values.records import AuditEntry, Cause, Record, State, Stats
 from .._values.steps import StepRecord, StepState

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from .._core.consuming.source import Member, Standing
-from .._core.outbox_requests import Depth, Relays, RelayStanding
+from .._core.outbox.requests import Depth, Relays, RelayStanding
 from .._edges.readable import counted, shortened, visible
 from ..planning._charts import spoken_duration
 from ._backend import ConsumerStatus

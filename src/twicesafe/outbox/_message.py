@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from .._core.http.key_field import field_of
-from .._core.outbox_requests import Added, Message, lane_of
+from .._core.outbox.requests import Added, Message, lane_of
 from ..errors import UsageError
 from ..propagation import numbered, outgoing_key
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Self
 
 from .. import _transactions as transactions
 from .._core.encrypting import encrypted_body
-from .._core.outbox_requests import (
+from .._core.outbox.requests import (
     Added,
     Backlog,
     Depth,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, Unpack
 
 from .. import events
-from .._core.outbox_requests import Prepare
+from .._core.outbox.requests import Prepare
 from .._values.cipher import Cipher
 from .._values.closed import closed
 from .._values.policy import Backoff

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias, TypedDict
 
 from .. import events
-from .._core.outbox_requests import Message
-from .._core.publisher import Publisher, keeps_order
-from .._core.relay_lease import RelayState
+from .._core.outbox.publisher import Publisher, keeps_order
+from .._core.outbox.relay_lease import RelayState
+from .._core.outbox.requests import Message
 from .._values.cipher import Cipher
 from .._values.clocks import since_boot
 from .._values.policy import Backoff

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
-from .._core import run_operations
-from .._core.run_requests import DueRun
+from .._core.durable import run_operations
+from .._core.durable.run_requests import DueRun
 from .._values.closed import require_open
 from .._values.settings import Duration, seconds
 from ..errors import (

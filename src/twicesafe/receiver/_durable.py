@@ -25,10 +25,12 @@ from typing import (
     TypeVar,
 )
 
-from .._core import run_operations
 from .._core.call import Call
 from .._core.duplicates import refuse_mismatch
-from .._core.durable_run import RunCall, run_of
+from .._core.durable import run_operations
+from .._core.durable.run import RunCall, run_of
+from .._core.durable.run_requests import DueRun, Submit
+from .._core.durable.run_state import RunState
 from .._core.encrypting import encrypted_arguments, readable_arguments
 from .._core.handler_call import name_of
 from .._core.handler_kind import refuse_async, refuse_generator
@@ -36,8 +38,6 @@ from .._core.handler_profile import FingerprintSetting, HandlerProfile, profile_
 from .._core.handler_scope import scope_of_function
 from .._core.protocol import Claimed, Verdict
 from .._core.resolved_policy import ResolvedPolicy
-from .._core.run_requests import DueRun, Submit
-from .._core.run_state import RunState
 from .._values.fingerprint import field_names, stated
 from .._values.keys import Key, KeyLike
 from .._values.outcomes import Outcome

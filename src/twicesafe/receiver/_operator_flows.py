@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .. import events
-from .._core import operations, run_operations
+from .._core import operations
 from .._core.commands import Flow
+from .._core.durable import run_operations
+from .._core.durable.run_requests import FOREVER, Restart
+from .._core.durable.run_state import checked_name
 from .._core.encrypting import encrypted, encrypted_step
 from .._core.protocol import Discard, Forget, Release, Resolve
-from .._core.run_requests import FOREVER, Restart
-from .._core.run_state import checked_name
 from .._core.searching import Conditions, Question, conditions, together
 from .._values.clocks import wall_clock
 from .._values.keys import Key

@@ -18,10 +18,10 @@ from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, cast
 
 from msgspec.structs import replace
 
-from .._core import steps as flows
 from .._core.commands import Raised, Reply
+from .._core.durable import steps as flows
+from .._core.durable.run_state import RunState, StepCall, StepOptions, Unwind
 from .._core.handler_profile import profile_of
-from .._core.run_state import RunState, StepCall, StepOptions, Unwind
 from .._values.keys import Key
 from .._values.policy import Backoff
 from .._values.records import Cause

@@ -15,7 +15,7 @@ docs/how-to/write-a-store.md goes through it step by step; `twicesafe.testing.St
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from .._core.outbox_requests import (
+from .._core.outbox.requests import (
     Added,
     Backlog,
     Depth,

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from .._core import run_lifecycle
-from .._core.protocol import Ack, Claimed, ClaimRequest, Verdict
-from .._core.run_requests import (
+from .._core.durable import run_lifecycle
+from .._core.durable.run_requests import (
     Due,
     DueRun,
     FailRun,
@@ -26,6 +25,7 @@ from .._core.run_requests import (
     Suspend,
     TidyRuns,
 )
+from .._core.protocol import Ack, Claimed, ClaimRequest, Verdict
 from .._values.keys import Key
 from .._values.records import Row, State
 from .._values.steps import Step, StepState

@@ -14,7 +14,7 @@ import abc
 from collections.abc import Sequence
 from typing import Protocol
 
-from .._core.outbox_requests import Added, OutboxRequest, Reply
+from .._core.outbox.requests import Added, OutboxRequest, Reply
 from ._base import Program
 
 __all__ = ["AsyncOutboxPort", "OutboxInTransaction", "OutboxPort"]

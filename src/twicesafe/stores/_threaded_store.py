@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from .._core.outbox_requests import OutboxRequest, Reply
+from .._core.outbox.requests import OutboxRequest, Reply
 from .._core.protocol import Request
 from .._forking import RenewedLock, in_child
 from ._base import AsyncStore, Finding, Progress, Store

@@ -24,8 +24,8 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
 
+from .._core.durable.run_requests import RecordStep
 from .._core.protocol import Request
-from .._core.run_requests import RecordStep
 from ..stores._base import AsyncStore, Store
 
 __all__ = ["Died", "Life", "crash_point", "crash_points"]

@@ -21,7 +21,7 @@ import msgspec
 
 from .._core.consuming.message import Message, Received
 from .._core.consuming.source import Found, Revoke, Standing, Terms
-from .._core.outbox_requests import Message as Outgoing
+from .._core.outbox.requests import Message as Outgoing
 
 __all__ = ["MemoryBroker", "MemorySource"]
 

@@ -37,8 +37,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from ..outbox_requests import Message as Outgoing
-from ..publisher import Publisher
+from ..outbox.publisher import Publisher
+from ..outbox.requests import Message as Outgoing
 from .message import Message, Received
 
 __all__ = [

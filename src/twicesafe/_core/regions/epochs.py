@@ -20,8 +20,8 @@ from ..._values.keys import Key
 from ..._values.owner_token import new_owner
 from ..._values.records import Row, State
 from ...errors import ConfigurationError, CorruptRecordError, UsageError
+from ..durable.run_requests import FOREVER
 from ..protocol import Ack, Claimed, ClaimRequest, Complete, Read, Rewrite, Verdict
-from ..run_requests import FOREVER
 
 __all__ = [
     "OWN_SCOPES",

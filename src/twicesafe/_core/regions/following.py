@@ -17,8 +17,8 @@ import msgspec
 from ..._values.keys import Key
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError, StoreUnavailableError
+from ..durable.run_requests import LoadRun
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
-from ..run_requests import LoadRun
 from .claiming import PROBED
 from .epochs import OWN_SCOPES, On, RegionFlow, put_document
 

@@ -44,8 +44,8 @@ from ...errors import (
     UsageError,
     text_of,
 )
+from ..durable.run_state import LONGEST_NAME
 from ..http.flow import CompleteClaim, EnterClaim, HoldClaim, LeaveClaim, Log
-from ..run_state import LONGEST_NAME
 from .answers import ToolAnswer, answer_to
 from .identity import approval_key
 from .rule import Done, NotDone, ToolCall, ToolRule

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from ..._core.outbox_requests import Added, OutboxRequest, Reply, Unpark
+from ..._core.outbox.requests import Added, OutboxRequest, Reply, Unpark
 from ...stores._base import Program
 from ..sql.commands import Change, Query
 from ..sql.outbox_dialect import COLUMNS, WRITTEN, all_values_of, gates_of, inlined, marked

@@ -16,6 +16,7 @@ from operator import index
 from typing import Any, ClassVar, Final
 
 from ..._core import lifecycle
+from ..._core.durable.run_requests import RUN_OPS, WITHOUT_RUNS
 from ..._core.protocol import (
     Ack,
     Claimed,
@@ -23,7 +24,6 @@ from ..._core.protocol import (
     Sweep,
     Verdict,
 )
-from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS
 from ..._values.records import Row, SweepReport
 from ...errors import CorruptRecordError
 from ...stores._base import Program

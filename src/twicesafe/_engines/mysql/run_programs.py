@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._core.durable.run_requests import RecordStep
 from ..._core.protocol import ClaimRequest
-from ..._core.run_requests import RecordStep
 from ...stores._base import Program
 from ..sql.commands import Change
 from ..sql.run_programs import RunPrograms

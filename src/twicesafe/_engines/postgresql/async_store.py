@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
-from ..._core.outbox_requests import OutboxRequest, Reply
+from ..._core.outbox.requests import OutboxRequest, Reply
 from ..._core.protocol import Request
 from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
-from ..._core.outbox_requests import GATES, Added, OutboxRequest, Reply
+from ..._core.outbox.requests import GATES, Added, OutboxRequest, Reply
 from ...stores._base import Program
 from ..sql.commands import Change, Query, dollars
 from ..sql.migrations import Schema

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from ..._core import lifecycle
+from ..._core.durable.run_requests import RecordStep, StartRun, Submit
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Renew, Verdict
-from ..._core.run_requests import RecordStep, StartRun, Submit
 from ...errors import StoreError
 from ..sql.commands import CAUSES, NUMBER_OF_STATE, Query, present_from
 from ..sql.step_rows import ID_BYTES, NUMBER_OF_KIND

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from ..._core import lifecycle
+from ..._core.durable.run_requests import RUN_OPS, WITHOUT_RUNS
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
-from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS
 from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._base import Program
 from ..sql.commands import Change, Query, atomically

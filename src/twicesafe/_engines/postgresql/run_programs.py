@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..._core import run_lifecycle
+from ..._core.durable import run_lifecycle
+from ..._core.durable.run_requests import StartRun, Submit
 from ..._core.lifecycle import is_expired
 from ..._core.protocol import Claimed, Verdict
-from ..._core.run_requests import StartRun, Submit
 from ..._values.records import Cause
 from ...errors import StoreUnavailableError
 from ...stores._base import Program

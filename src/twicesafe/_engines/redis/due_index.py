@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ..._core import run_lifecycle
-from ..._core.run_requests import Due, DueRun, FindDue, TidyRuns
+from ..._core.durable import run_lifecycle
+from ..._core.durable.run_requests import Due, DueRun, FindDue, TidyRuns
 from ..._values.keys import Key
 from ..._values.records import Row
 from ...errors import ConfigurationError, CorruptRecordError, StoreUnavailableError

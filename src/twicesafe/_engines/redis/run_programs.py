@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._core import lifecycle, run_lifecycle
-from ..._core.protocol import Ack, Claimed, Verdict
-from ..._core.run_requests import (
+from ..._core import lifecycle
+from ..._core.durable import run_lifecycle
+from ..._core.durable.run_requests import (
     FOREVER,
     FailRun,
     LoadRun,
@@ -22,6 +22,7 @@ from ..._core.run_requests import (
     Submit,
     Suspend,
 )
+from ..._core.protocol import Ack, Claimed, Verdict
 from ...errors import ConfigurationError
 from ...stores._base import Program
 from ..sql.commands import CAUSES, scope_text

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, ClassVar, Final
 
-from ..._core.outbox_requests import Added, gate_of, slot_of
+from ..._core.outbox.requests import Added, gate_of, slot_of
 from .commands import Change
 from .migrations import Schema
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from ..._core.outbox_requests import (
+from ..._core.outbox.requests import (
     Added,
     Backlog,
     Depth,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..._core.outbox_requests import (
+from ..._core.outbox.requests import (
     SLOTS,
     Fetch,
     Fetched,

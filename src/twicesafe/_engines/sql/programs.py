@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from ..._core import lifecycle
+from ..._core.durable.run_requests import RUN_OPS
 from ..._core.protocol import (
     Ack,
     Adopt,
@@ -28,7 +29,6 @@ from ..._core.protocol import (
     Survey,
     Sweep,
 )
-from ..._core.run_requests import RUN_OPS
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...errors import StoreError
 from ...stores._base import Finding, Program

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._core import run_lifecycle
-from ..._core.lifecycle import is_expired
-from ..._core.protocol import Ack, Claimed, ClaimRequest, Verdict
-from ..._core.run_requests import (
+from ..._core.durable import run_lifecycle
+from ..._core.durable.run_requests import (
     WITHOUT_RUNS,
     FailRun,
     LoadRun,
@@ -28,6 +26,8 @@ from ..._core.run_requests import (
     Submit,
     Suspend,
 )
+from ..._core.lifecycle import is_expired
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Verdict
 from ..._values.records import Row
 from ..._values.steps import Step, StepState
 from ...stores._base import Program

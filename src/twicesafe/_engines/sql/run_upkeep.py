@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..._core import run_lifecycle
-from ..._core.run_requests import Due, DueRun, FindDue, TidyRuns
+from ..._core.durable import run_lifecycle
+from ..._core.durable.run_requests import Due, DueRun, FindDue, TidyRuns
 from ..._values.keys import Key
 from ..._values.records import Row
 from ...errors import StoreError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..._core.run_requests import RecordStep
+from ..._core.durable.run_requests import RecordStep
 from ..._values.steps import Step, StepState
 
 __all__ = ["ID_BYTES", "KINDS", "NUMBER_OF_KIND", "NUMBER_OF_STATE", "STEP_COLUMNS", "STEP_STATES"]

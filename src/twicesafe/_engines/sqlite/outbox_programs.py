@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
-from ..._core.outbox_requests import Added, OutboxRequest, Reply
+from ..._core.outbox.requests import Added, OutboxRequest, Reply
 from ...stores._base import Program
 from ..sql.commands import Change
 from ..sql.migrations import Schema

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from ..._core import lifecycle
+from ..._core.durable.run_requests import RecordStep
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Renew, Request, Verdict
-from ..._core.run_requests import RecordStep
 from ..._values.records import Row, State
 from ...errors import StoreError
 from ...stores._base import Program

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..._core import lifecycle
+from ..._core.durable.run_requests import RUN_OPS, WITHOUT_RUNS, RecordStep
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Request, Verdict
-from ..._core.run_requests import RUN_OPS, WITHOUT_RUNS, RecordStep
 from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ..sql.commands import atomically
 from ..sql.migrations import LAYOUT_CHANGES

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from django.db import connections
 
-from ..._core.outbox_requests import OutboxRequest, Prepare, Reply
+from ..._core.outbox.requests import OutboxRequest, Prepare, Reply
 from ..._values.hidden_keys import HiddenKeys
 from ...errors import TwicesafeError
 from ...stores._base import Capabilities, Store

@@ -11,8 +11,8 @@
 `open_publisher` opens one by its URL, as ``twicesafe relay --to URL`` does.
 """
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import NOT_TRIED, Answer, NotNow, Publisher
+from ..._core.outbox.publisher import NOT_TRIED, Answer, NotNow, Publisher
+from ..._core.outbox.requests import Message
 from ._function import AsyncCallablePublisher, CallablePublisher
 from ._urls import open_publisher
 

@@ -17,8 +17,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import Answer
+from ..._core.outbox.publisher import Answer
+from ..._core.outbox.requests import Message
 from ...errors import BrokerUnavailableError
 from ._function import AsyncCallablePublisher
 

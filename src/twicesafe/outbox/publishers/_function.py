@@ -12,8 +12,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import NOT_TRIED, Answer
+from ..._core.outbox.publisher import NOT_TRIED, Answer
+from ..._core.outbox.requests import Message
 from ...errors import BrokerUnavailableError, ConfigurationError
 
 __all__ = ["CallablePublisher", "publisher_of"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..._core.outbox_requests import Message
+from ..._core.outbox.requests import Message
 
 __all__ = ["RAW", "Raw", "record_of", "texts_of"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from ..._core.publisher import Publisher
+from ..._core.outbox.publisher import Publisher
 from ..._values.settings import expect
 from ...errors import ConfigurationError
 from ...stores._urls import target_of, typed

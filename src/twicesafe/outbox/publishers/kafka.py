@@ -18,8 +18,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import NOT_TRIED, Answer, NotNow
+from ..._core.outbox.publisher import NOT_TRIED, Answer, NotNow
+from ..._core.outbox.requests import Message
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError, ConfigurationError
 from ._kafka_wire import record_of

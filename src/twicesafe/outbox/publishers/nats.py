@@ -16,8 +16,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Self
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import NotNow
+from ..._core.outbox.publisher import NotNow
+from ..._core.outbox.requests import Message
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
 from ._connection import ConnectionPublisher

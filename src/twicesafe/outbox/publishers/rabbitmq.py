@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, Self
 
-from ..._core.outbox_requests import Message
+from ..._core.outbox.requests import Message
 from ..._values.drivers import require
 from ._connection import ConnectionPublisher
 from ._urls import driver_url

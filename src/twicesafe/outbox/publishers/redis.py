@@ -18,8 +18,8 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import NOT_TRIED, Answer
+from ..._core.outbox.publisher import NOT_TRIED, Answer
+from ..._core.outbox.requests import Message
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
 from ._urls import driver_url

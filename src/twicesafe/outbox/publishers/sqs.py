@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import NOT_TRIED, Answer, NotNow
+from ..._core.outbox.publisher import NOT_TRIED, Answer, NotNow
+from ..._core.outbox.requests import Message
 from ..._core.sqs_wire import entry_of, size_of
 from ...errors import BrokerUnavailableError
 from ._sqs_client import MISSING, PLACE, SqsClient, code_of, outage_of, place_of

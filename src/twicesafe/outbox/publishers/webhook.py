@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import Answer
+from ..._core.outbox.publisher import Answer
+from ..._core.outbox.requests import Message
 from ..._forking import RenewedLock
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError, ConfigurationError

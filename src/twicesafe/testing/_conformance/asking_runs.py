@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..._core.protocol import Verdict
-from ..._core.run_requests import (
+from ..._core.durable.run_requests import (
     FOREVER,
     FailRun,
     LoadRun,
@@ -15,6 +14,7 @@ from ..._core.run_requests import (
     StartRun,
     Suspend,
 )
+from ..._core.protocol import Verdict
 from ..._values.keys import Key
 from ..._values.steps import Step
 from .asking import HOUR, KEY, A, Mine

@@ -9,8 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ..._core.durable.run_requests import LoadRun, RewriteRun, Run
 from ..._core.protocol import Ack, Verdict
-from ..._core.run_requests import LoadRun, RewriteRun, Run
 from ..._values.records import State
 from .asking import (
     HOUR,

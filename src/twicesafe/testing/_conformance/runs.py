@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..._core.durable.run_requests import FOREVER, Due, FindDue, LoadRun, Restart, Submit, TidyRuns
 from ..._core.protocol import Ack, Sweep, Verdict
-from ..._core.run_requests import (
-    FOREVER,
-    Due,
-    FindDue,
-    LoadRun,
-    Restart,
-    Submit,
-    TidyRuns,
-)
 from ..._values.keys import Key
 from ..._values.records import Cause, State
 from .asking import HOUR, KEY, OTHER, A, B, C, claim, forget, read, release

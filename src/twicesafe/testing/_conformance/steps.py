@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..._core.durable.run_requests import LoadRun
 from ..._core.protocol import Ack, Claimed, Verdict
-from ..._core.run_requests import (
-    LoadRun,
-)
 from ..._values.records import Cause, State
 from ..._values.steps import StepState
 from .asking import KEY, OTHER, A, B, C, Mine, claim, read

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..._core.durable.run_requests import FindDue, TidyRuns
 from ..._core.protocol import Ack, Browse, Count, History, Survey, Sweep, Verdict
-from ..._core.run_requests import (
-    FindDue,
-    TidyRuns,
-)
 from ..._values.records import Cause, State
 from ..._values.steps import StepState
 from .asking import HOUR, KEY, OTHER, A, B, C, Mine, forget, read, release, resolve

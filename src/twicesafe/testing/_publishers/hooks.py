@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-from ..._core.outbox_requests import Message
+from ..._core.outbox.requests import Message
 
 __all__ = ["PublisherUnderTest"]
 

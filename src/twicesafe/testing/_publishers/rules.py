@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from ..._core.outbox_requests import Message
-from ..._core.publisher import NOT_TRIED, NotNow, keeps_order
+from ..._core.outbox.publisher import NOT_TRIED, NotNow, keeps_order
+from ..._core.outbox.requests import Message
 from ..._runtime.adapting import for_threads
 from ..._values.policy import Backoff
 from ...errors import BrokerUnavailableError

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..._core.consuming.message import Received
-from ..._core.outbox_requests import Message
+from ..._core.outbox.requests import Message
 from ..._runtime.adapting import for_threads
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers import open_publisher

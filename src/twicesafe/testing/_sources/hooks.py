@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
 from ..._core.consuming.source import Terms
-from ..._core.publisher import Publisher
+from ..._core.outbox.publisher import Publisher
 
 __all__ = ["TERMS", "SourceUnderTest"]
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from ..._core.consuming.message import Received, key_of
-from ..._core.outbox_requests import Message
+from ..._core.outbox.requests import Message
 from .bench import SourceBench
 
 __all__ = ["SettlingRules"]

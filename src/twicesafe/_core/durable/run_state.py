@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
-from .. import _forking
-from .. import events as ev
-from .._values.branches import branch
-from .._values.clocks import WorkerClock
-from .._values.context import ActiveClaim, active
-from .._values.keys import Key
-from .._values.policy import Backoff
-from .._values.steps import Step, StepState
-from ..errors import LeaseLostError, StepMismatchError, UsageError
-from .resolved_policy import ResolvedPolicy
+from ... import _forking
+from ... import events as ev
+from ..._values.branches import branch
+from ..._values.clocks import WorkerClock
+from ..._values.context import ActiveClaim, active
+from ..._values.keys import Key
+from ..._values.policy import Backoff
+from ..._values.steps import Step, StepState
+from ...errors import LeaseLostError, StepMismatchError, UsageError
+from ..resolved_policy import ResolvedPolicy
 
 __all__ = [
     "FAILURE",

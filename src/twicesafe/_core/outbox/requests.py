@@ -22,7 +22,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from ..errors import TwicesafeError
+from ...errors import TwicesafeError
 
 __all__ = [
     "GATES",

@@ -15,12 +15,12 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .. import events
-from .._values.owner_token import chance
-from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
-from .outbox_requests import Pending, Setback, Settle
+from ... import events
+from ..._values.owner_token import chance
+from ...errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
 from .publisher import NOT_TRIED, NotNow
 from .relay_lease import REST, RelayState
+from .requests import Pending, Setback, Settle
 
 __all__ = ["RelayAnswers"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from .. import events as ev
-from ..errors import LeaseLostError, StoreUnavailableError, SuspendedError
-from .call import Call, cause_of
-from .commands import Flow, Raised, Sleep
-from .duplicates import suspended
-from .protocol import Ack
-from .record_retry import pause_after
+from ... import events as ev
+from ...errors import LeaseLostError, StoreUnavailableError, SuspendedError
+from ..call import Call, cause_of
+from ..commands import Flow, Raised, Sleep
+from ..duplicates import suspended
+from ..protocol import Ack
+from ..record_retry import pause_after
 from .run_requests import FOREVER, Suspend
 from .run_state import RunState
 

@@ -14,26 +14,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .. import events as ev
-from .._values.context import ActiveClaim, active
-from .._values.outcomes import Outcome
-from ..errors import (
+from ... import events as ev
+from ..._values.context import ActiveClaim, active
+from ..._values.outcomes import Outcome
+from ...errors import (
     CorruptRecordError,
     HeldError,
     LeaseLostError,
     StepMismatchError,
     SuspendedError,
 )
-from .call import Call
-from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from ..call import Call
+from ..commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from ..delivery import admit
+from ..duplicates import outcome_of
+from ..protocol import Claimed, ClaimRequest, Fail
+from ..settling import settle
 from .compensation import undo_all
-from .delivery import admit
-from .duplicates import outcome_of
-from .protocol import Claimed, ClaimRequest, Fail
 from .run_requests import FOREVER, FailRun, StartRun
 from .run_state import RunState, Unwind, parts_of
 from .run_suspension import lost, suspend
-from .settling import settle
 
 __all__ = ["RunCall", "deliver_run", "run_of"]
 

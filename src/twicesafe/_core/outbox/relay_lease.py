@@ -22,14 +22,14 @@ from typing import Final
 
 import msgspec
 
-from .. import events
-from .._values.cipher import Cipher
-from .._values.owner_token import chance, new_owner
-from .._values.policy import Backoff
-from ..errors import BrokerUnavailableError, StoreError, TwicesafeError
-from .commands import Flow
-from .outbox_requests import Backlog, Depth, HeldSlots, Hold, Message
-from .sample_schedule import SampleSchedule
+from ... import events
+from ..._values.cipher import Cipher
+from ..._values.owner_token import chance, new_owner
+from ..._values.policy import Backoff
+from ...errors import BrokerUnavailableError, StoreError, TwicesafeError
+from ..commands import Flow
+from ..sample_schedule import SampleSchedule
+from .requests import Backlog, Depth, HeldSlots, Hold, Message
 
 __all__ = ["CheckBroker", "Collect", "KeeperPause", "Listen", "Publish", "RelayState", "keep_slots"]
 

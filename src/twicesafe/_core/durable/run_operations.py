@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from .._values.keys import Key
-from .._values.owner_token import new_owner
-from .._values.records import Row, State
-from .._values.steps import StepState
-from ..errors import UsageError
-from .commands import Flow
-from .operations import check_operator, operate
-from .protocol import Claimed, Read, Release, Verdict
-from .resolved_policy import ResolvedPolicy
+from ..._values.keys import Key
+from ..._values.owner_token import new_owner
+from ..._values.records import Row, State
+from ..._values.steps import StepState
+from ...errors import UsageError
+from ..commands import Flow
+from ..operations import check_operator, operate
+from ..protocol import Claimed, Read, Release, Verdict
+from ..resolved_policy import ResolvedPolicy
 from .run_requests import (
     FOREVER,
     Due,

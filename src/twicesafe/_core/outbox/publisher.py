@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from .outbox_requests import Message
+from .requests import Message
 
 __all__ = ["NOT_TRIED", "Answer", "NotNow", "Publisher", "keeps_order"]
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from .. import events as ev
-from .._values.codecs import unreadable
-from .._values.owner_token import chance
-from .._values.records import Cause
-from .._values.steps import Step, StepState
-from ..errors import (
+from ... import events as ev
+from ..._values.codecs import unreadable
+from ..._values.owner_token import chance
+from ..._values.records import Cause
+from ..._values.steps import Step, StepState
+from ...errors import (
     AtomicityBrokenError,
     HeldError,
     LeaseLostError,
@@ -33,8 +33,8 @@ from ..errors import (
     UsageError,
     text_of,
 )
-from .commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
-from .encrypting import readable_step
+from ..commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from ..encrypting import readable_step
 from .run_requests import FOREVER, LoadRun, RecordStep, Run
 from .run_state import FAILURE, UNDO, RunState, StepCall, Unwind
 from .step_records import ask_of, encoded, record

@@ -17,18 +17,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from .._values.context import MARGIN, ActiveClaim
-from .._values.records import Row
-from .._values.steps import Step, StepState
-from ..errors import (
-    AtomicityBrokenError,
-    ResultError,
-    StoreError,
-    TwicesafeError,
-    UsageError,
-)
-from .commands import Flow, Invoke, OnTransaction, Raised, Reply, Returned
-from .protocol import Ack, Read
+from ..._values.context import MARGIN, ActiveClaim
+from ..._values.records import Row
+from ..._values.steps import Step, StepState
+from ...errors import AtomicityBrokenError, ResultError, StoreError, TwicesafeError, UsageError
+from ..commands import Flow, Invoke, OnTransaction, Raised, Reply, Returned
+from ..protocol import Ack, Read
 from .run_requests import LoadRun, RecordStep, Run
 from .run_state import RunState, StepCall
 from .step_records import ask_of, encoded, gone, record

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .._values.steps import StepState
-from ..errors import (
+from ..._values.steps import StepState
+from ...errors import (
     LeaseLostError,
     NotStorableError,
     ResultError,
@@ -17,10 +17,10 @@ from ..errors import (
     StoreUnavailableError,
     TooLargeError,
 )
-from .commands import Flow, Sleep
-from .encrypting import encrypted_step
-from .protocol import Ack
-from .record_retry import pause_after
+from ..commands import Flow, Sleep
+from ..encrypting import encrypted_step
+from ..protocol import Ack
+from ..record_retry import pause_after
 from .run_requests import RecordStep
 from .run_state import RunState, StepCall
 

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import Final
 
-from .. import events
-from .._values.owner_token import chance
-from ..errors import CorruptRecordError, StoreError
-from .commands import Flow
-from .encrypting import decrypt_body
-from .outbox_requests import Fetch, Fetched, Pending, Rise, Settle
+from ... import events
+from ..._values.owner_token import chance
+from ...errors import CorruptRecordError, StoreError
+from ..commands import Flow
+from ..encrypting import decrypt_body
 from .relay_answers import RelayAnswers
 from .relay_lease import DEAF_POLL, REST, CheckBroker, Collect, Listen, Publish, RelayState
+from .requests import Fetch, Fetched, Pending, Rise, Settle
 
 __all__ = ["publish_pending"]
 

@@ -17,9 +17,9 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from .._values.keys import Key
-from .._values.steps import Step, StepState
-from .protocol import Ack, ClaimRequest, Fail, Release
+from ..._values.keys import Key
+from ..._values.steps import Step, StepState
+from ..protocol import Ack, ClaimRequest, Fail, Release
 
 __all__ = [
     "FOREVER",

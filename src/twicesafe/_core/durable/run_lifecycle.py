@@ -11,12 +11,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from .._values.records import Cause, Row, State
-from .._values.steps import Step, StepState
-from .lifecycle import is_expired, look, move
-from .protocol import Ack, Claimed, ClaimRequest, Verdict
+from ..._values.records import Cause, Row, State
+from ..._values.steps import Step, StepState
+from ..lifecycle import is_expired, look, move
+from ..protocol import Ack, Claimed, ClaimRequest, Verdict
+from ..transitions import RecordEvent
 from .run_requests import RecordStep, RewriteRun, Signal, StartRun, Submit, Suspend
-from .transitions import RecordEvent
 
 __all__ = [
     "CLOSED_PAUSE",

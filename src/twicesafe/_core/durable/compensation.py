@@ -15,24 +15,24 @@ from typing import Any, Final
 
 import msgspec
 
-from .. import events as ev
-from .._values.owner_token import chance
-from .._values.records import State
-from .._values.steps import StepState
-from ..errors import (
+from ... import events as ev
+from ..._values.owner_token import chance
+from ..._values.records import State
+from ..._values.steps import StepState
+from ...errors import (
     CompensatedError,
     CompensationFailedError,
     LeaseLostError,
     SuspendedError,
     text_of,
 )
-from .call import Call
-from .commands import Flow, Invoke, Raised, Reply, Sleep
-from .duplicates import compensated
-from .encrypting import encrypted, encrypted_step, readable_step
-from .observing import failed
-from .protocol import Ack, Complete
-from .record_retry import OutcomeRecording, retry_until_recorded
+from ..call import Call
+from ..commands import Flow, Invoke, Raised, Reply, Sleep
+from ..duplicates import compensated
+from ..encrypting import encrypted, encrypted_step, readable_step
+from ..observing import failed
+from ..protocol import Ack, Complete
+from ..record_retry import OutcomeRecording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
 from .run_suspension import suspend
