@@ -21,9 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from twicesafe import Key, Receiver, State
 from twicesafe._core.protocol import ClaimRequest, Complete, Fail
 from twicesafe._values.owner_token import new_owner
+from twicesafe.dashboard import dashboard
 
 CHUNK = 1000
 MONTH = 30 * 86_400_000
@@ -144,9 +147,6 @@ def _command(words: str, url: str) -> float:
 
 def _page(path: str, url: str) -> float:
     """Seconds that a dashboard takes for its first page."""
-    import httpx
-
-    from twicesafe.dashboard import dashboard
 
     async def visit() -> float:
         with Receiver.open(url) as receiver:
