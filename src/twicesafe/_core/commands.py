@@ -132,7 +132,7 @@ class Within(msgspec.Struct, gc=False):
 
 
 class PerformMany(msgspec.Struct, gc=False):
-    """Many requests of one kind in one batch. Reply: a list of answers or exceptions."""
+    """Many requests of one kind, or several questions, in one batch. Reply: a list of answers or exceptions."""
 
     requests: list[Any]
 
