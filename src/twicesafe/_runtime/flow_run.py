@@ -57,23 +57,31 @@ class FlowRun:
         self.cancelled: BaseException | None = None
         """A delayed interrupt or cancellation: it is raised when the flow has ended."""
 
-    def hold(self, claim: ActiveClaim, last: bool = True) -> None:
-        """Renew the lease of this claim until the run ends. `last`: of those that were requested."""
+    def hold(self, claim: ActiveClaim) -> None:
+        """Renew the lease of this claim until the run ends."""
         claim.pid = _forking.pid
         if self._flight is not None:
             self._flights.mark_started(self._flight)
         self._claims.append(claim)
         self._runtime.keeper.add(claim)
-        if last:
-            self._asked = None  # an interrupt before this line releases all of them
+        self._asked = None  # an interrupt before this line releases all of them
 
     def hold_all(self, claims: Iterable[ActiveClaim | None]) -> None:
         """`hold`, for a flow that continues claiming: claims that are settled are dropped."""
-        self._claims = [claim for claim in self._claims if not claim.settled]
-        for claim in claims:
-            if claim is not None:
-                self.hold(claim, last=False)
-        self._asked = None
+        kept = []
+        for claim in self._claims:
+            if claim.settled:
+                self._runtime.keeper.remove(claim)  # else it would keep them until its next round
+            else:
+                kept.append(claim)
+        held = [claim for claim in claims if claim is not None]
+        for claim in held:
+            claim.pid = _forking.pid
+        self._claims = kept + held
+        if self._flight is not None:
+            self._flights.mark_started(self._flight)
+        self._runtime.keeper.add_all(held)
+        self._asked = None  # an interrupt before this line releases all of them
 
     def _asks(self, command: PerformMany) -> bool:
         """True for a batch of claims or questions; other batches record."""
