@@ -13,7 +13,7 @@ import sys
 
 from twicesafe._core.http.forwarding import Forwarding
 from twicesafe._edges.listener import ListenAddress
-from twicesafe._proxy.listening import server
+from twicesafe._proxy.server import server
 from twicesafe._proxy.upstream import Upstream
 from twicesafe.http import HttpPolicy
 

@@ -77,18 +77,18 @@ The protocol is the same on all of them: one suite of rules runs on every store.
 As each store declares them in the code; the suite tests what is declared.
 
 {table("", *stores, rows=guarantees)}
-*Untried*: the code is there, and no server of the tests has what it needs.
+*Untried*: the code is there, but no server of the tests supports it.
 
 {table("store", "untried", rows=untried)}
 ## What a million deliveries cost
 
 Counted between the library and a server, of one blocking caller with warm connections, handlers that renew no lease and results of 200 bytes.
 Multiply by your provider's price: of a write unit (DynamoDB), of a request, of a stored gigabyte. A server of your own has no price per
-call. Retries, takeovers and waiting duplicates ask more; each store's page says how much.
+call. Retries, takeovers and waiting duplicates need more; each store's page says how much.
 
 {table("store", "round trips, first deliveries", "round trips, repeats", "write units, first", "write units, repeats", "stored, a million keys", rows=_costs(counts, rows))}
 Stored: by the published benchmark, with indexes. DynamoDB: the item by AWS's rule, which is also what its units are made of. MongoDB: the documents, before compression and without indexes.
-SQLite asks no server. `python -m benchmarks.calls --publish` counts again.
+SQLite has no server. `python -m benchmarks.calls --publish` counts again.
 
 ## Latency
 
@@ -96,7 +96,7 @@ A delivery by one blocking caller, from the [published benchmark](../explanation
 ratio to the smallest correct code by hand.
 
 {table("store", "first delivery", "repeat", rows=[_times(*each, rows) for each in MEASURED.values()])}
-DynamoDB and MongoDB are measured on emulators, which tell what the library adds, and not how fast the service is.
+DynamoDB and MongoDB are measured on emulators. Their figures show what the library adds, not how fast the service is.
 
 ## What it cannot tell
 

@@ -402,16 +402,19 @@ def flows_page() -> str:
     left = "".join(f"- Not measured: {name} ({why}).\n" for name, why in found["missing"].items())
     return f"""# The same flow on other engines
 
-Five steps, each with one effect (a line in a file, on disk). {found["flows"]} flows one after the other, the engines in turns; the median is shown. Then the worker is killed with
-SIGKILL in step 3, after its effect and before its record, and a new worker is started at once: how long until the effect of step 5, and how often did each step have its effect?
+Five steps, each with one effect (a line in a file, on disk). {found["flows"]} flows ran one after the other, the engines in turns; the table has the median.
+Then the worker is killed with SIGKILL in step 3, after its effect and before its record, and a new worker starts at once. How long does it
+take until the effect of step 5? How often did each step have its effect?
 Measured on {found["at"]} with `python -m benchmarks.flows --publish`.
 
 {made}
 {left}
 {repeats}
-- The time to finish is mostly the time until the dead worker is noticed. twicesafe waits for its lease, Temporal for the time-out of the activity; both are settings, here 2 seconds. DBOS
+- The time to finish is mostly the time until the dead worker is noticed. twicesafe waits for its lease, Temporal for the
+  time-out of the activity. Both are settings, here 2 seconds. DBOS
   recovers when a process with the same executor id starts, and needs its control plane to notice otherwise. Restate notices the broken connection.
-- The load of the machine was {found["load"]} on {found["machine"]["processors"]} cores meanwhile: the times compare the engines with each other, and are no benchmark of any of them alone.
+- The load of the machine was {found["load"]} on {found["machine"]["processors"]} cores meanwhile.
+  So the times compare the engines with each other, and are no benchmark of any of them alone.
 - Temporal and Restate are servers that workers of any language share, with histories and a user interface. One worker with one flow at a time shows nothing of that, and nothing of how they
   behave with many workers.
 """
@@ -591,7 +594,7 @@ which is the second row. It counts all retries equally, although a later one hap
 Delays are counted from the sender's first attempt, but the retention from completion, which is later. That overestimates the risk, too.
 
 The *window for a risk* is the inverse: the smallest W with P(D > W) ≤ risk. For observed ages the command also states an upper bound with
-95 % confidence, by [Wilson's score interval](https://doi.org/10.1080/01621459.1927.10502953) (1927): with n duplicates
+95 % confidence, by [Wilson's score interval](https://doi.org/10.1080/01621459.1927.10502953) (1927). With n duplicates
 and none of them late, the risk can still be about 3/n.
 
 With a rate r of deliveries and a share d of duplicates, r × d × P(D > W) duplicates per second run again.
@@ -610,9 +613,8 @@ d / (1 − d) × P(D > W) of all records. Bytes per key are those of the [publis
 Those of DynamoDB and MongoDB are of the item or document alone, without indexes and before compression:
 
 {table("store", "bytes per key", "sweep, per removed key", rows=sizes)}
-Databases store pages, not bytes. The published sizes are older than the narrow layout of today, so an SQLite file is up to a
-quarter smaller than planned for results up to 400 bytes; it is up to a third larger for
-results up to 2 KiB, and up to two thirds between 2 and 4 KiB, where each result fills a page. A test checks these bounds. PostgreSQL
+Databases store pages, not bytes. The published sizes are older than the narrow layout of today, so the plan is not exact. For results up to 400 bytes, an SQLite file is up to a quarter smaller than planned. It is
+up to a third larger for results up to 2 KiB, and up to two thirds larger between 2 and 4 KiB, where each result fills a page. A test checks these bounds. PostgreSQL
 compresses large results, which the plan ignores.
 
 **Memory of Redis and Valkey.** While the server writes a snapshot or rewrites its log, a child process shares the memory until
@@ -625,7 +627,7 @@ says that it may use up to twice the memory normally used. `memory to save` is t
               + r × d × P(D > W) × month × price of a duplicate
 
 A month is a twelfth of 365.25 days, a gigabyte 10⁹ bytes. A longer window means more storage and fewer duplicates. Between the points where
-the curve of P bends, the cost is convex; a golden-section search finds the lowest cost of each part, and the lowest of these is the result. In the
+the curve of P bends, the cost is convex. A golden-section search finds the lowest cost of each part, and the lowest of these is the result. In the
 example the best window is {spoken_duration(best.window)}, for {best.total:,.2f} a month; the 7 days of the example cost {found.cost.total if found.cost else 0:,.2f}.
 
 *Return*: without protection every duplicate has its effect, which costs r × d × month × price. The return is what you save, divided by what the
@@ -847,7 +849,12 @@ A layer imports only the layers above it; `tests/house/test_layers.py` checks th
 I/O. Stores and the runtime do the I/O, and never import each other. [Why generators](why-generators.md) explains how blocking and async
 code share one core.
 
-{drawing.table_of_rooms(ROOT / "src" / "twicesafe")}"""
+{drawing.table_of_rooms(ROOT / "src" / "twicesafe")}
+The docstring of each package lists its modules. [Walks through the code](../contributing/walks.md) follow one call through them.
+
+## Where to look first
+
+{drawing.table_of_questions(ROOT / "src" / "twicesafe")}"""
 
 
 WALKS = {
@@ -1089,7 +1096,7 @@ def cli_page() -> str:
     from typer.main import get_command
 
     from twicesafe._cli import exits, settings
-    from twicesafe._cli.app import app
+    from twicesafe._cli.app import app_of
 
     def section(name: str, command: Any) -> Iterator[str]:
         inner = getattr(command, "commands", None)
@@ -1106,7 +1113,7 @@ def cli_page() -> str:
         said = re.sub(r"(?<!\\)\[/?\w*\]", "`", inspect.cleandoc(command.help)).replace("\\[", "[")
         yield f"## {name}\n\n{said}\n\n{known}"
 
-    every = [p for p in get_command(app).commands["stats"].params if p.name != "help"]
+    every = [p for p in get_command(app_of()).commands["stats"].params if p.name != "help"]
     common = {_shown_as(p): _meaning_of(p) for p in every}
     status = inspect.cleandoc(twicesafe._cli.__doc__ or "").partition("every command:\n\n")[2]
     failing = inspect.cleandoc(exits.__doc__ or "").split("\n\n")[1]
@@ -1132,7 +1139,7 @@ With `--json`, a command prints one document to standard output (`sweep --every`
 
 {_for_users(settings)}
 
-{chr(10).join(section("twicesafe", get_command(app)))}
+{chr(10).join(section("twicesafe", get_command(app_of())))}
 ## JSON
 
 {table("command", "fields", rows=_JSON)}

@@ -15,7 +15,7 @@ an opaque background and follows the reader's light or dark setting, so it is re
 from __future__ import annotations
 
 from .bars import plots
-from .rooms import map_of_rooms, table_of_rooms
+from .rooms import map_of_rooms, table_of_questions, table_of_rooms
 from .sequences import sequence
 from .terminal import demo, screen
 from .trees import tree
@@ -29,6 +29,7 @@ __all__ = [
     "screen",
     "sequence",
     "steps_of",
+    "table_of_questions",
     "table_of_rooms",
     "tree",
     "walk",

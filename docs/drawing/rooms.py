@@ -13,10 +13,34 @@ from typing import Final
 
 from .svg import box, document, text, width
 
-__all__ = ["map_of_rooms", "table_of_rooms"]
+__all__ = ["map_of_rooms", "table_of_questions", "table_of_rooms"]
 
 LEFT, WIDE, HIGH, GAP = 156, 900, 30, 8
 HIDDEN: Final = {"", "__main__", "_version"}
+
+QUESTIONS: Final = [
+    ("where a delivery starts", "receiver/_receiver.py", "Receiver.process"),
+    ("how the scope gets in front of a key", "receiver/_base.py", "ReceiverBase._full_key"),
+    ("which worker may run: the claim", "_core/lifecycle.py", "claim"),
+    ("which state follows which", "_core/transitions.py", "move"),
+    ("the answer to a duplicate", "_core/duplicates.py", "outcome_of"),
+    ("how a duplicate waits for the first delivery", "_core/delivery.py", "_follow"),
+    ("the delay before the next attempt", "_core/settling.py", "_delay"),
+    ("how a result becomes bytes, and its size limit", "_core/settling.py", "_encode"),
+    ("the retries of a recording", "_core/outcome_recording.py", "retry_until_recorded"),
+    ("the renewal of leases", "_runtime/lease_keeper.py", "LeaseKeeper"),
+    ("how a URL becomes a store", "stores/_urls.py", "open_store"),
+    ("the SQL of a claim on PostgreSQL", "_engines/postgresql/statements.py", "Statements"),
+    ("the SQL of the sweep on MariaDB", "_engines/mysql/sweep.py", "Sweeper"),
+    ("how the inbox uses your transaction", "_core/inbox_flow.py", "receive"),
+    ("which message a relay publishes next", "_core/outbox/relay_publish.py", "publish_pending"),
+    ("how a durable run takes a step", "_core/durable/steps.py", "take"),
+    ("how the key of a request is parsed", "_core/http/key_field.py", "parse_key"),
+    ("the error response to a request", "_core/http/problems.py", "problem_of"),
+    ("how an event reaches observers", "events/_notifying.py", "notifier"),
+    ("the HTTP status of an error", "errors.py", "TwicesafeError"),
+]
+"""What a reader looks for, the file, and the function or class in it."""
 
 
 def _layers() -> dict[str, set[str]]:
@@ -90,4 +114,17 @@ def table_of_rooms(package: Path) -> str:
             folder = "/" if path.name == "__init__.py" else ""
             sentence = _sentence(path).replace("|", "\\|")
             rows.append(f"| {layer} | `{name}{folder}` | {sentence} |\n")
+    return "".join(rows)
+
+
+def table_of_questions(package: Path) -> str:
+    """Where to look first. Fails if a function is not where the table says."""
+    rows = ["| to find | open | see |\n|---|---|---|\n"]
+    for question, file, name in QUESTIONS:
+        found: ast.AST = ast.parse((package / file).read_text("utf-8"))
+        for part in name.split("."):
+            found = next(
+                node for node in ast.iter_child_nodes(found) if getattr(node, "name", None) == part
+            )
+        rows.append(f"| {question} | `{file}` | `{name}` |\n")
     return "".join(rows)

@@ -130,13 +130,13 @@ def deliver(
 
     hooks, place, policy = world.stage.hooks, world.stage.place, Policy(**settings)
     if mode == "threads":
-        with Receiver(life.mortal(hooks.open_store(place)), policy=policy) as receiver:
+        with Receiver(life.bind(hooks.open_store(place)), policy=policy) as receiver:
             if len(world.names) > 1:
                 return list(receiver.process_many(world.names, charge, key=str))
             return [receiver.process(world.names[0], charge, world.names[0])]
 
     async def awaited() -> list[Any]:
-        store = life.mortal(hooks.open_async_store(place))
+        store = life.bind(hooks.open_async_store(place))
         async with AsyncReceiver(store, policy=policy) as receiver:
             if len(world.names) > 1:
                 return list(await receiver.process_many(world.names, charge_async, key=str))

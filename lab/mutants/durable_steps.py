@@ -123,11 +123,8 @@ def held_step_runs(patch: Patch) -> None:
 
 @mutant("a step whose worker died after the last attempt's effect is left as it is", STUDY)
 def in_flight_step_left(patch: Patch) -> None:
-    def none(state: Any, call: Any, known: Any) -> Any:
-        return
-        yield
-
-    patch(steps, "_find_out", none)
+    """Also one whose probe gave no answer."""
+    patch(RunState, "doubt", lambda self, call, why: None)
 
 
 @mutant("a step starts after its function has ended", STUDY)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from twicesafe._core.outbox import relay_lease
 from twicesafe._core.outbox.relay_lease import RelayState
 from twicesafe._core.outbox.relay_publish import _PublishLoop
-from twicesafe._core.outbox.requests import Hold
+from twicesafe._core.outbox.requests import Heartbeat
 from twicesafe._engines.sql.commands import Change, Query
 from twicesafe._engines.sql.outbox_programs import OutboxPrograms
 
@@ -36,7 +36,7 @@ def deadline_from_the_answer(patch: Patch) -> None:
         if type(command) is relay_lease.KeeperPause and state.__dict__.pop("heard", False):
             state.deadline = state.clock() + state.lease * 0.9
         reply = yield command
-        state.heard = type(command) is Hold
+        state.heard = type(command) is Heartbeat
         return reply
 
     patch(relay_lease, "keep_slots", tampered(relay_lease.keep_slots, handle))

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import record_retry
+from twicesafe._core import outcome_recording
 from twicesafe._core.commands import EndFlight, Invoke, Sleep
 from twicesafe._core.delivery import deliver
 from twicesafe._core.protocol import Abandon, Ack, Claimed, ClaimRequest, Complete, Fail, Verdict
@@ -169,28 +169,28 @@ def refusal_is_an_outage(patch: Patch) -> None:
     def waits(self: Any, then: float) -> bool:
         return isinstance(self.reply, Exception) and then < self.claim.expires
 
-    patch(record_retry.OutcomeRecording, "_should_drop_payload", never)
-    patch(record_retry.OutcomeRecording, "_can_retry", waits)
+    patch(outcome_recording.OutcomeRecording, "_should_drop_payload", never)
+    patch(outcome_recording.OutcomeRecording, "_can_retry", waits)
 
 
 @mutant("a refused result is an error, and its claim stays until its lease is over")
 def refusal_is_left_to_the_lease(patch: Patch) -> None:
-    judge = record_retry.OutcomeRecording._should_drop_payload
+    judge = outcome_recording.OutcomeRecording._should_drop_payload
 
     def outages_only(self: Any, *when: float) -> bool:
         return isinstance(self.reply, StoreUnavailableError) and judge(self, *when)
 
-    patch(record_retry.OutcomeRecording, "_should_drop_payload", outages_only)
+    patch(outcome_recording.OutcomeRecording, "_should_drop_payload", outages_only)
 
 
 @mutant("a result that never reaches the store is retried until its lease is over")
 def stuck_for_ever(patch: Patch) -> None:
-    judge = record_retry.OutcomeRecording._should_drop_payload
+    judge = outcome_recording.OutcomeRecording._should_drop_payload
 
     def refusals_only(self: Any, *when: float) -> bool:
         return not isinstance(self.reply, StoreUnavailableError) and judge(self, *when)
 
-    patch(record_retry.OutcomeRecording, "_should_drop_payload", refusals_only)
+    patch(outcome_recording.OutcomeRecording, "_should_drop_payload", refusals_only)
 
 
 @mutant("after some tries a result is dropped, although the store is unreachable for every request")
@@ -199,26 +199,26 @@ def outage_drops_results(patch: Patch) -> None:
         yield from ()
         return recordings
 
-    patch(record_retry, "_reached", all_of_them)
+    patch(outcome_recording, "_reached", all_of_them)
     patch(
-        record_retry, "RETRY_AT_LEAST", 0.0
+        outcome_recording, "RETRY_AT_LEAST", 0.0
     )  # no outage of the lab lasts that long within a lease
 
 
 @mutant("the first unanswered try drops the result")
 def one_cut_drops_the_result(patch: Patch) -> None:
-    patch(record_retry, "FAILURES_ALONE", 0)
-    patch(record_retry, "RETRY_AT_LEAST", 0.0)
+    patch(outcome_recording, "FAILURES_ALONE", 0)
+    patch(outcome_recording, "RETRY_AT_LEAST", 0.0)
 
 
 @mutant("a result that fails in a batch is dropped, although another result of the batch caused it")
 def company_is_to_blame(patch: Patch) -> None:
-    send = record_retry._send
+    send = outcome_recording._send
 
     def counted(recordings: Any) -> Any:
         yield from send(recordings)
         for one in recordings:
             one.alone += 3 * (len(recordings) > 1)
 
-    patch(record_retry, "_send", counted)
-    patch(record_retry, "RETRY_AT_LEAST", 0.0)
+    patch(outcome_recording, "_send", counted)
+    patch(outcome_recording, "RETRY_AT_LEAST", 0.0)

@@ -1,4 +1,4 @@
-"""Encryption at rest: results, remembered failures, responses and outbox bodies.
+"""Encryption at rest of results, remembered failures, responses and outbox bodies.
 
     ring = KeyRing.load("file:/run/secrets/twicesafe-keys")      # or "env:NAME", or from_callable (KMS)
     receiver = Receiver.open(url, policy=Policy(encryption=ring))
@@ -10,7 +10,7 @@ A ring has one or more keys of 32 bytes, each with an id. The first one encrypts
 
 Each process derives its own data keys from the ring's key (HKDF-Expand with HMAC-SHA-256, by a random salt) and
 takes a new one after 2**20 payloads, so the random nonces of a data key never get near their limit (2**32), and a ring's
-key does not wear out. The head, the salt and the context are associated data: a payload that was changed, truncated, or
+key does not wear out. The head, the salt and the context are associated data. A payload that was changed, truncated, or
 copied to another record, state or message does not decrypt. Then the caller gets an error, and the handler does not run.
 
 A `KeyRing` needs the extra ``encryption``. `HiddenKeys`, which hide the text of keys and scopes, do not.
@@ -186,7 +186,7 @@ class KeyRing:
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
-            "a KeyRing is not pickled, because it would write its keys: load it in each process"
+            "a KeyRing cannot be pickled, because the pickle would contain its keys: load it in each process"
         )
 
 

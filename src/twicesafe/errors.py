@@ -1,4 +1,4 @@
-"""Every error twicesafe raises: what happened, to which key, who must act, and what to do next.
+"""Every error that twicesafe raises. Each says what happened, to which key, who must act, and what to do next.
 
     TwicesafeError
     ├── UsageError                  the calling code must change (400)
@@ -33,7 +33,7 @@
     ├── BrokerUnavailableError      retry later (503); no message is to blame
     └── VersionConflictError        reload and try again (409)
 
-Errors pickle, so they cross process pools, and never show a key in full: they show the first
+Errors pickle, so they cross process pools, and never show a key in full. They show the first
 eight hex digits of its identity, the same digits that logs, metrics and the CLI show.
 """
 
@@ -335,6 +335,8 @@ class SuspendedError(StepError):
     ) -> None:
         super().__init__(message, key=key)
         self.resume_at = resume_at
+        self._run: tuple[int, bytes] | None = None
+        """The run that is suspended, for a run that called it: its `RunCall.home` and id."""
 
 
 class StepMismatchError(StepError):

@@ -6,10 +6,10 @@ from twicesafe.http import HttpPolicy
 
 from __future__ import annotations
 
+from ._core.http.key_sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
 from ._core.http.message import HttpRequest, StoredResponse
 from ._core.http.policy import NOT_EXECUTED, HttpPolicy
-from ._core.http.sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
-from ._core.http.stored import ResponseCodec
+from ._core.http.stored_response import ResponseCodec
 
 __all__ = [
     "NOT_EXECUTED",

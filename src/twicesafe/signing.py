@@ -95,7 +95,7 @@ class KeySigner:
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
-            "a KeySigner is not pickled, because it would write its key: make one in each process"
+            "a KeySigner cannot be pickled, because the pickle would contain its key: make one in each process"
         )
 
 
@@ -164,7 +164,7 @@ class KeyVerifier:
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
-            "a KeyVerifier is not pickled, because it would write its keys: make one in each process"
+            "a KeyVerifier cannot be pickled, because the pickle would contain its keys: make one in each process"
         )
 
 

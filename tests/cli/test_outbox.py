@@ -15,7 +15,7 @@ from tests.cli.line import Line
 from tests.outbox.stage import Broker
 from twicesafe.outbox import Outbox, OutboxRelay
 from twicesafe.outbox.publishers._function import CallablePublisher
-from twicesafe.stores import Hold
+from twicesafe.stores import Heartbeat
 
 
 def put(line: Line, *bodies: str, topic: str = "orders", key: str | None = "k") -> None:
@@ -67,7 +67,7 @@ def test_relays(line: Line):
     assert "no relay ran in the last day" in line("outbox", "relays").out
     assert "no relay publishes" in line("outbox", "relays").out
     with Outbox.open(line.url) as outbox:
-        outbox.store.outbox.perform(Hold(b"a" * 16, 60_000))
+        outbox.store.outbox.perform(Heartbeat(b"a" * 16, 60_000))
     data = line("outbox", "relays", "--json").data
     assert [(one["id"][:2], one["is_alive"], one["slots"]) for one in data["relays"]] == [
         ("61", True, 64)

@@ -31,7 +31,7 @@ from twicesafe._core.transitions import TRANSITIONS, RecordEvent
 from twicesafe.stores.memory import AsyncMemoryStore
 from twicesafe.testing import Place, StoreConformance, StoreModel, StoreUnderTest, check
 from twicesafe.testing._conformance import Checked, rules_of
-from twicesafe.testing._conformance.asking import STATES
+from twicesafe.testing._conformance.requests import STATES
 from twicesafe.testing._conformance.transitions import ALLOWED, REFUSED, SAME_AS_CLAIM
 
 BLOCKING = ["blocking"]

@@ -114,7 +114,7 @@ class Worker:
 class BlockingWorker(Worker):
     def __init__(self, world: World, life: Life, policy: Policy) -> None:
         super().__init__(world, life)
-        self.receiver = Receiver(life.mortal(world.store()), policy=policy)
+        self.receiver = Receiver(life.bind(world.store()), policy=policy)
 
     def process(self, key: str, fails: Exception | None) -> Outcome[str]:
         return self.receiver.process(key, self.charge, key, fails)
@@ -147,7 +147,7 @@ class AsyncWorker(Worker):
             store: Any = AsyncMemoryStore(inner)
         else:
             store = AsyncSqliteStore(lambda: inner, inner.url)
-        self.receiver = AsyncReceiver(life.mortal(store), policy=policy)
+        self.receiver = AsyncReceiver(life.bind(store), policy=policy)
         self._await: Callable[[Any], Any] = self._loop.run_until_complete
 
     async def _charge(self, key: str, fails: Exception | None = None) -> str:

@@ -46,13 +46,13 @@ def test_the_dead_cannot_reach_the_store():
     world = MemoryStore()
     life = Life(dies_at=3)  # before claim, after claim, *in the handler*
     with life:
-        Receiver(life.mortal(world)).process("k", lambda: crash_point("in the handler"))
+        Receiver(life.bind(world)).process("k", lambda: crash_point("in the handler"))
     assert life.died_at == "in the handler"
     row = world.perform(Read(Key("k").id))
     assert row.attempt == 1
     assert row.lease_until > row.changed_at  # not released: a dead process cannot say so
     with pytest.raises(Died):
-        life.mortal(world).perform(Read(Key("k").id))
+        life.bind(world).perform(Read(Key("k").id))
 
 
 def test_an_error_that_is_not_the_death_comes_out():
@@ -88,7 +88,7 @@ def test_a_scenario_without_end_is_refused():
 def test_a_batch_in_memory_can_die_between_its_items():
     def scenario(life: Life, world: MemoryStore) -> None:
         asks = [ClaimRequest(Key(k), k.encode() * 16, 1000) for k in "ab"]
-        asyncio.run(life.mortal(AsyncMemoryStore(world)).perform_many(asks))
+        asyncio.run(life.bind(AsyncMemoryStore(world)).perform_many(asks))
 
     left = [
         [k for k in "ab" if world.perform(Read(Key(k).id))]
@@ -99,7 +99,7 @@ def test_a_batch_in_memory_can_die_between_its_items():
 
 def test_async_code_dies_too():
     async def work(life: Life, world: MemoryStore) -> None:
-        async with AsyncReceiver(life.mortal(AsyncMemoryStore(world))) as receiver:
+        async with AsyncReceiver(life.bind(AsyncMemoryStore(world))) as receiver:
             await receiver.process("k", asyncio.sleep, 0)
 
     died = [life.died_at for life, _ in crash_points(MemoryStore, lambda *a: asyncio.run(work(*a)))]
@@ -122,7 +122,7 @@ def test_no_statement_escapes_the_sweep(tmp_path: Path):
     clock = FakeClock()
     store = Traced(tmp_path / "keys.db", now=clock)
     life = Life()
-    with Receiver(life.mortal(store), policy=Policy(retention=60)) as receiver:
+    with Receiver(life.bind(store), policy=Policy(retention=60)) as receiver:
         Traced.told.clear()
         receiver.process("a", lambda: "x" * 5000)
         receiver.process_many(["b", "c"], len, key=str)

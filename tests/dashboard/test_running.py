@@ -16,7 +16,7 @@ from twicesafe import Outbox, Receiver
 from twicesafe.consumers import Consumer
 from twicesafe.dashboard import dashboard
 from twicesafe.errors import ConfigurationError
-from twicesafe.stores import Hold
+from twicesafe.stores import Heartbeat
 
 Enter = Callable[..., Visitor]
 
@@ -32,7 +32,7 @@ async def test_relays_are_those_that_hold_leases(visit: Enter, receiver: Receive
                 outbox.add(connection, topic="invoices", body="x", key=key)
         assert "Without a relay 3 messages" in words(await visitor.get("/running"))
         port = outbox.store.outbox
-        port.perform(Hold(b"a" * 16, 60_000))
+        port.perform(Heartbeat(b"a" * 16, 60_000))
         (one,) = outbox.relays().relays
         assert (one.id, one.is_alive, one.slots, one.pending) == ("61" * 16, True, 64, 3)
         assert outbox.relays().unserved == 0

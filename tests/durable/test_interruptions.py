@@ -25,6 +25,7 @@ from twicesafe._core.protocol import Ack
 from twicesafe._values.steps import StepState
 from twicesafe.errors import (
     CompensatedError,
+    CorruptRecordError,
     LeaseLostError,
     StoreUnavailableError,
     SuspendedError,
@@ -218,6 +219,28 @@ def test_two_completers_run_every_run_once(tmp_path: Path) -> None:
                     break
                 time.sleep(0.02)
     assert ran == {f"order-{number}": 2 for number in range(20)}
+
+
+def test_the_threads_of_a_completer_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``report.parked += park()`` reads the number before it parks."""
+    receiver, both = Receiver(MemoryStore(), policy=POLICY), threading.Barrier(2)
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None: ...
+
+    def unreadable(run: Any) -> Any:
+        raise CorruptRecordError("no arguments")
+
+    def parked(*_: Any) -> Any:
+        both.wait(30)
+        return True
+        yield
+
+    monkeypatch.setattr(checkout, "_resumed", unreadable)
+    monkeypatch.setattr("twicesafe._core.durable.run_operations.park_unusable", parked)
+    for order in "ab":
+        checkout.submit(order)
+    assert receiver.complete_abandoned(concurrency=2).parked == 2
 
 
 def test_a_branch_whose_wait_is_recorded_slowly_is_woken_by_its_signal() -> None:

@@ -58,6 +58,21 @@ def test_a_signal_survives_a_clock_that_is_set_back(shop: Shop) -> None:
     assert shop.run(checkout("a")) == ["secret", 2]
 
 
+def test_a_sleep_that_is_over_stays_over_when_the_clock_is_set_back(shop: Shop) -> None:
+    def run(steps: Any, order: str) -> Any:
+        yield steps.sleep("night", 3600)
+        return (yield steps.wait("approval"))
+
+    run = shop.durable(run)
+    for _ in range(2):
+        with pytest.raises(SuspendedError):
+            shop.run(run("a"))
+        shop.clock.advance(ms=3_600_001)
+    shop.clock.set_back(36_000_000)
+    assert shop.run(shop.receiver.signal(run.key("a"), "approval", "yes"))
+    assert shop.run(run("a")) == "yes"
+
+
 def test_a_crash_does_not_make_a_wait_of_no_time_endless(memory_shop: Shop) -> None:
     """The wait began, and its worker died before it was over."""
     shop = memory_shop

@@ -253,7 +253,9 @@ def test_a_run_whose_arguments_the_codec_cannot_read_is_parked(shop: Shop) -> No
     run = shop.durable(checkout, policy=POLICY.replace(codec=Renamed()))
     key = shop.run(run.submit("a"))
     assert shop.run(shop.receiver.complete_abandoned()).parked == 1
-    assert shop.run(shop.receiver.record(key)).state is State.PARKED
+    record = shop.run(shop.receiver.record(key))
+    assert record.state is State.PARKED
+    assert "'order' does not fit any more (KeyError" in record.error
 
 
 def test_the_completer_compares_no_fingerprints(shop: Shop) -> None:

@@ -24,6 +24,8 @@ from twicesafe._core.durable.run_requests import (
 from twicesafe._core.protocol import Ack, Complete, Read, Verdict
 from twicesafe._engines.postgresql.request_kinds import step_values
 from twicesafe._engines.sql.commands import Change, Query, atomically
+from twicesafe._values.records import Row, State
+from twicesafe._values.steps import Step, StepState
 
 KEY = Key("order-7")
 A, B = b"a" * 16, b"b" * 16
@@ -279,3 +281,21 @@ def test_a_damaged_record_keeps_its_steps_and_hides_no_other(store: Any) -> None
 
 def _only(command: Any) -> Any:
     return (yield command)
+
+
+class Unequal(Step):
+    __hash__ = Step.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("every step is compared with every other one")
+
+
+def test_the_steps_of_an_older_record_are_dropped_in_one_pass(store: Any) -> None:
+    """A key with 10,000 old steps took long to start again."""
+    row = Row(b"k" * 32, (), "a", State.IN_PROGRESS, 2, 1, b"owner", 9, 5, 5)
+    old = [Unequal(f"s{n}", "run", StepState.DONE, 1, 1, n, False, 1, 1) for n in range(3)]
+    adopting = store.programs.runs._adopted(row, old)
+    assert "DELETE" in next(adopting).sql
+    with pytest.raises(StopIteration) as ended:
+        adopting.send(3)
+    assert ended.value.value == []

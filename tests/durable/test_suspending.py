@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.durable.shop import POLICY, Boom, Shop
 from tests.patience import until
 from twicesafe import (
     AsyncReceiver,
+    CompensatedError,
     FingerprintMismatchError,
     Key,
     Receiver,
@@ -22,7 +24,8 @@ from twicesafe import (
     SuspendedError,
     UsageError,
 )
-from twicesafe._core.durable.run_requests import LoadRun
+from twicesafe._core.durable.run_requests import LoadRun, Signal
+from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe.stores.memory import MemoryStore
 
 HOUR = 3_600_000
@@ -293,8 +296,98 @@ def test_a_suspended_inner_run_suspends_the_outer_one(shop: Shop) -> None:
     assert (record.state, record.attempt) == (State.SUSPENDED, 0)
     assert shop.run(shop.receiver.signal(inner.key("a"), "approval", "yes"))
     complete(shop)
+    assert state_of(shop, inner.key("a")) is State.COMPLETED
+    complete(shop)
+    assert state_of(shop, outer.key("a")) is State.COMPLETED, "the end of the inner run woke it"
+    assert shop.run(outer("a")) == ["yes"]
+
+
+def test_an_inner_run_that_is_suspended_again_is_looked_at_later(shop: Shop) -> None:
+    """Its signal wakes once. After that the outer run must not be due all the time."""
+
+    def inner(steps: Any, order: str) -> Any:
+        return (yield steps.wait("approval", timeout=3600))
+
+    def middle(steps: Any, order: str) -> Any:
+        return (yield steps.run("inner", inner, order))
+
+    def outer(steps: Any, order: str) -> Any:
+        return [(yield steps.run("middle", middle, order))]
+
+    inner = shop.durable(inner, scope=("inner",))
+    middle = shop.durable(middle, scope=("middle",))
+    outer = shop.durable(outer, scope=("outer",))
+    with pytest.raises(SuspendedError):
+        shop.run(outer("a"))
+    assert complete(shop).found == 0
+    for run in (inner, middle):  # an operator ends the first one, and that wakes no caller
+        shop.run(shop.receiver.resolve(run.key("a"), "by hand", by="ann", why="lost"))
+        shop.run(shop.receiver.restart(run.key("a"), by="ann", why="after all", force=True))
+    complete(shop)
+    assert state_of(shop, outer.key("a")) is State.SUSPENDED
     shop.clock.advance(ms=31_000)
     complete(shop)
+    assert complete(shop).found == 0
+    assert shop.run(shop.receiver.signal(inner.key("a"), "approval", "yes"))
+    for _ in range(3):
+        complete(shop)
+        shop.clock.advance(ms=31_000)
+    assert shop.run(outer("a")) == ["yes"]
+
+
+def test_a_failed_inner_run_wakes_the_outer_one(memory_shop: Shop) -> None:
+    shop = memory_shop
+
+    def inner(steps: Any, order: str) -> Any:
+        yield steps.wait("approval", timeout=3600)
+        yield steps.abort("refused")
+
+    def outer(steps: Any, order: str) -> Any:
+        try:
+            yield steps.run("inner", inner, order)
+        except CompensatedError as undone:
+            return undone.reason
+
+    inner = shop.durable(inner, scope=("inner",))
+    outer = shop.durable(outer, scope=("outer",))
+    with pytest.raises(SuspendedError):
+        shop.run(outer("a"))
+    shop.run(shop.receiver.signal(inner.key("a"), "approval", "no"))
+    complete(shop)
+    complete(shop)
+    assert state_of(shop, outer.key("a")) is State.COMPLETED
+    assert shop.run(outer("a")) == "refused"
+
+
+def test_a_run_that_ends_while_its_caller_is_suspended_wakes_it(memory_shop: Shop) -> None:
+    """The signal comes after the inner run was suspended, and before the outer one is."""
+    shop = memory_shop
+
+    def inner(steps: Any, order: str) -> Any:
+        return (yield steps.wait("approval", timeout=3600))
+
+    def outer(steps: Any, order: str) -> Any:
+        return [(yield steps.run("inner", inner, order))]
+
+    inner = shop.durable(inner, scope=("inner",))
+    outer = shop.durable(outer, scope=("outer",))
+    perform = shop.store.perform
+
+    def racing(request: Any) -> Any:
+        if isinstance(request, Signal) and request.name.startswith("twicesafe:outer:"):
+            shop.store.perform = perform  # type: ignore[method-assign]
+            row, result = shop.store._rows[request.id], DEFAULT_CODEC.encode("yes", Any)
+            ended = replace(
+                row, state=State.COMPLETED, result=result, expires_at=shop.clock() + HOUR
+            )
+            shop.store._rows[request.id] = ended
+        return perform(request)
+
+    shop.store.perform = racing  # type: ignore[method-assign]
+    with pytest.raises(SuspendedError):
+        shop.run(outer("a"))
+    complete(shop)
+    assert state_of(shop, outer.key("a")) is State.COMPLETED
     assert shop.run(outer("a")) == ["yes"]
 
 

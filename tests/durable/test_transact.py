@@ -31,7 +31,7 @@ from twicesafe import (
     UsageError,
     current_claim,
 )
-from twicesafe._transactions.idle_connection import AsyncBegun, Begun
+from twicesafe._transactions.idle_connection import AsyncBegun, Begun, begin_async
 from twicesafe.stores.memory import MemoryStore
 
 
@@ -232,6 +232,149 @@ def test_a_commit_whose_answer_is_lost(
     run = lean.durable(run)
     assert lean.call(run) == "credited"
     assert (lean.ran, lean.credits) == (1 if committed else 2, 1)
+
+
+ASYNC = ["aiosqlite", "psycopg-async", "asyncpg", "asyncmy", "sa-async:sqlite+aiosqlite"]
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+def test_a_task_that_is_cancelled_in_its_begin_leaves_the_connection_idle(
+    kind: str, bank_of: Callable[[str], Bank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server executes the BEGIN all the same. On SQLite no other worker could write any more."""
+    bank, running = bank_of(kind), [True]
+
+    async def cancelled(connection: Any) -> Any:
+        if running:
+            running.clear()
+            asyncio.get_running_loop().call_soon(outer.cancel)
+        return await begin_async(connection)
+
+    monkeypatch.setattr("twicesafe._runtime.step_transaction.begin_async", cancelled)
+
+    def run(steps: Any, order: str) -> Any:
+        return (yield steps.transact("credit", bank.door.connection, bank.credit()))
+
+    run = bank.durable(run)
+
+    async def both() -> Any:
+        nonlocal outer
+        outer = asyncio.ensure_future(run("a"))
+        with pytest.raises(asyncio.CancelledError):
+            await outer
+        return await run("a")
+
+    outer: Any = None
+    assert bank.door.end(both()) == "credited"
+    assert (bank.ran, bank.credits) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["django:sqlite3", "django:postgresql"])
+def test_a_hook_of_the_commit_that_raises_is_an_event(
+    kind: str, bank_of: Callable[[str], Bank], caplog: pytest.LogCaptureFixture
+) -> None:
+    from django.db import transaction
+
+    bank = bank_of(kind)
+    credit = bank.credit()
+
+    def hooked(connection: Any) -> Any:
+        transaction.on_commit(_boom, using=connection.alias)
+        return credit(connection)
+
+    def run(steps: Any, order: str) -> Any:
+        return (yield steps.transact("credit", bank.door.connection, hooked))
+
+    assert bank.call(bank.durable(run)) == "credited"
+    assert bank.credits == 1
+    assert "operation=commit error=Boom" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["django:sqlite3", "django:postgresql", "django:mysql"])
+def test_a_rollback_that_django_is_asked_for_holds_the_run(
+    kind: str, bank_of: Callable[[str], Bank]
+) -> None:
+    from django.db import transaction
+
+    bank = bank_of(kind)
+    credit = bank.credit()
+
+    def refused(connection: Any) -> Any:
+        done = credit(connection)
+        transaction.set_rollback(True, using=connection.alias)
+        return done
+
+    def run(steps: Any, order: str) -> Any:
+        yield steps.transact("credit", bank.door.connection, refused)
+
+    run = bank.durable(run)
+    with pytest.raises(AtomicityBrokenError, match="Django"):
+        bank.call(run)
+    assert bank.outside.record(run.key("a")).state is State.HELD  # type: ignore[union-attr]
+    assert bank.credits == 0
+
+
+@pytest.mark.parametrize(
+    "kind, remedy", [("sqlite3", "check_same_thread"), ("django:sqlite3", "alias")]
+)
+def test_a_connection_that_cannot_change_threads_is_refused_with_a_remedy(
+    kind: str, remedy: str, bank_of: Callable[[str], Bank]
+) -> None:
+    bank = bank_of(kind)
+
+    def run(steps: Any, order: str) -> Any:
+        yield steps.options(timeout=30).transact("credit", bank.door.connection, bank.credit())
+
+    with pytest.raises(UsageError, match=remedy):
+        bank.call(bank.durable(run))
+    assert (bank.ran, bank.credits) == (0, 0)
+
+
+def test_the_scoped_session_of_a_task_is_used(bank_of: Callable[[str], Bank]) -> None:
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
+
+    bank = bank_of("sa-async:postgresql+asyncpg")
+    make = async_sessionmaker(bank.door._engine)  # type: ignore[attr-defined]
+    session = async_scoped_session(make, scopefunc=asyncio.current_task)
+
+    async def credit(given: Any) -> str:
+        assert given is session
+        await given.execute(text("INSERT INTO credits (n, amount) VALUES (1, 5)"))
+        return "credited"
+
+    def run(steps: Any, order: str) -> Any:
+        done = yield steps.transact("credit", session, credit)
+        yield session.remove()
+        return done
+
+    assert bank.call(bank.durable(run)) == "credited"
+    assert bank.credits == 1
+
+
+def test_djangos_default_connection_is_used(
+    bank_of: Callable[[str], Bank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``from django.db import connection`` is a proxy of the connection of the current thread."""
+    from django.db import connection, connections
+
+    bank = bank_of("django:sqlite3")
+    monkeypatch.setitem(connections.settings, "default", connections.settings[bank.door.alias])  # type: ignore[attr-defined]
+
+    def credit(given: Any) -> str:
+        with given.cursor() as cursor:
+            cursor.execute("INSERT INTO credits (n, amount) VALUES (1, 5)")
+        return "credited"
+
+    def run(steps: Any, order: str) -> Any:
+        return (yield steps.transact("credit", connection, credit))
+
+    try:
+        assert bank.call(bank.durable(run)) == "credited"
+    finally:
+        connections["default"].close()
+        del connections["default"]
+    assert bank.credits == 1
 
 
 def test_other_arguments_under_a_recorded_name_are_refused(lean: Bank) -> None:

@@ -34,6 +34,7 @@ ONE_PER = {
         "LoopConnections",
         "Router",
         "Settings",
+        "SweepAndSearch",
         "Waiter",
         "WakeupListener",
     },

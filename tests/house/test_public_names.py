@@ -54,9 +54,9 @@ PLANNING = {
 
 
 OUTBOX = {
-    "Added", "AsyncOutboxPort", "Backlog", "Depth", "Fetch", "Fetched", "HeldSlots", "Hold", "ListRelays", "Message",
+    "Added", "AsyncOutboxPort", "Backlog", "Depth", "Fetch", "Fetched", "LeasedSlots", "Heartbeat", "ListRelays", "Message",
     "OutboxInTransaction", "OutboxPort", "OutboxRequest", "ParkedLane", "ParkedLanes", "Pending",
-    "Prepare", "RelayStanding", "Relays", "Rise", "Setback", "Settle", "Unpark",
+    "Prepare", "RelayStanding", "Relays", "Awake", "Setback", "Settle", "Unpark",
 }  # fmt: skip
 PUBLISHERS = {
     "NOT_TRIED", "Answer", "AsyncCallablePublisher", "CallablePublisher", "Message", "NotNow", "Publisher",

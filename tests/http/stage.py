@@ -26,7 +26,7 @@ import uvicorn
 
 from twicesafe import AsyncReceiver, Receiver, asgi, wsgi
 from twicesafe._core.http.forwarding import Forwarding
-from twicesafe._proxy import listening
+from twicesafe._proxy import server as proxy_server
 from twicesafe._proxy.front import Front
 from twicesafe._proxy.metrics import Metrics
 from twicesafe._proxy.upstream import Upstream
@@ -323,7 +323,7 @@ class ProxyServer(AsgiServer):
         super().__init__()
 
     def _made(self) -> uvicorn.Server:
-        return listening.server(self._call, patience=self._patience)
+        return proxy_server.server(self._call, client_timeout=self._patience)
 
 
 class Service:

@@ -392,3 +392,25 @@ async def test_a_handler_runs_in_a_task_of_the_loops_own_kind():
     finally:
         loop.set_task_factory(None)
     assert sent[1]["body"] == b"done"
+
+
+async def test_a_request_leaves_nothing_to_the_garbage_collector():
+    """A reference cycle would keep the request, its body and its answer until the next collection."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        await send(body(b"done"))
+
+    def exchanges() -> int:
+        return sum(type(each) is AsgiExchange for each in gc.get_objects())
+
+    server = Server(app)
+    gc.collect()
+    gc.disable()
+    try:
+        before = exchanges()
+        await server.call()
+        await asyncio.sleep(0)  # its task ends
+        assert exchanges() == before
+    finally:
+        gc.enable()

@@ -10,16 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from twicesafe._core.http import json_form as json_forms
-from twicesafe._core.http.fingerprint import canonical_print, http_fingerprint
-from twicesafe._core.http.json_form import json_form
+from twicesafe._core.http import fingerprint as fingerprints
+from twicesafe._core.http.fingerprint import canonical_print, http_fingerprint, json_form
 from twicesafe._core.http.key_field import BadKey, parse_key
 from twicesafe._core.http.policy import HttpPolicy
 from twicesafe._core.http.problems import CASES
 from twicesafe._core.http.recording import Ending, ResponseRecording
 from twicesafe._core.http.routes import Routes
 from twicesafe._core.http.rules import HttpRules, Looked
-from twicesafe._core.http.stored import NOT_KEPT, ResponseCodec
+from twicesafe._core.http.stored_response import NOT_KEPT, ResponseCodec
 from twicesafe.errors import ConfigurationError, CorruptRecordError, NotStorableError, TooLargeError
 from twicesafe.http import BodyHash, HeaderField, HttpRequest, QueryParameter, StoredResponse
 
@@ -129,14 +128,14 @@ def test_the_cost_of_a_form_grows_with_the_text_and_not_with_its_depth(
 ):
     """Work is counted, not timed: each byte of a nested text is packed once."""
     packed: list[int] = []
-    pack = json_forms._pack
+    pack = fingerprints._pack
 
     def counted(value: Any) -> bytes:
         made = pack(value)
         packed.append(len(made))
         return made
 
-    monkeypatch.setattr(json_forms, "_pack", counted)
+    monkeypatch.setattr(fingerprints, "_pack", counted)
     text = b'"' + b"x" * 10_000 + b'"'
     for _ in range(100):
         text = b'{"a":' + text + b',"a":1}'

@@ -31,7 +31,7 @@ from twicesafe._core.http.flow import (
 from twicesafe._core.http.message import HttpRequest, StoredResponse
 from twicesafe._core.http.problems import Problem, RequestRefused
 from twicesafe._core.http.rules import HttpRules
-from twicesafe._core.http.stored import NOT_KEPT
+from twicesafe._core.http.stored_response import NOT_KEPT
 from twicesafe.errors import (
     CorruptRecordError,
     LeaseLostError,

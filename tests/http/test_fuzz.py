@@ -14,13 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from twicesafe._core.http.fingerprint import http_fingerprint
-from twicesafe._core.http.json_form import json_form
+from twicesafe._core.http.fingerprint import http_fingerprint, json_form
 from twicesafe._core.http.key_field import BadKey, parse_key
 from twicesafe._core.http.policy import HttpPolicy
 from twicesafe._core.http.problems import RequestRefused
 from twicesafe._core.http.rules import Admission, HttpRules
-from twicesafe._core.http.stored import ResponseCodec
+from twicesafe._core.http.stored_response import ResponseCodec
 from twicesafe.errors import CorruptRecordError
 from twicesafe.http import HttpRequest, JsonMember, QueryParameter, StoredResponse
 

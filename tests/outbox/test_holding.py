@@ -17,7 +17,7 @@ from twicesafe._core.outbox.requests import (
     SLOTS,
     Fetch,
     Fetched,
-    Hold,
+    Heartbeat,
     Message,
     Pending,
     Relays,
@@ -104,7 +104,7 @@ class Holder:
     def __init__(self, outbox: Outbox, put: Put) -> None:
         self.perform = outbox.store.outbox.perform
         put("1", "2", "3", key="k")
-        self.fence = self.perform(Hold(b"me", 60_000)).slots[SLOT]
+        self.fence = self.perform(Heartbeat(b"me", 60_000)).slots[SLOT]
         self.numbers = [row.n for row in self.perform(Fetch([SLOT], 10, [])).rows]
 
     def refused(self, attempts: int, park: bool = False) -> int:
@@ -169,11 +169,11 @@ async def test_relays_are_listed_with_what_waits_in_their_slots(url: str, outbox
     put("b", key="bob")
     assert (outbox.relays().relays, outbox.relays().unserved) == ([], 2)
     port = outbox.store.outbox
-    held = port.perform(Hold(b"a" * 16, 60_000))
+    held = port.perform(Heartbeat(b"a" * 16, 60_000))
     assert len(held.slots) == SLOTS
     give = frozenset({slot_of(lane_of("ann", ""))})
-    port.perform(Hold(b"b" * 16, 60_000))
-    port.perform(Hold(b"a" * 16, 60_000, give))
+    port.perform(Heartbeat(b"b" * 16, 60_000))
+    port.perform(Heartbeat(b"a" * 16, 60_000, give))
     found = outbox.relays()
     assert {one.id[:2]: (one.is_alive, one.slots) for one in found.relays} == {
         "61": (True, SLOTS - 1),
@@ -182,10 +182,10 @@ async def test_relays_are_listed_with_what_waits_in_their_slots(url: str, outbox
     shared = slot_of(lane_of("ann", "")) == slot_of(lane_of("bob", ""))
     assert found.unserved == (2 if shared else 1)
     assert sum(one.pending for one in found.relays) + found.unserved == 2
-    port.perform(Hold(b"b" * 16, 60_000))
+    port.perform(Heartbeat(b"b" * 16, 60_000))
     found = outbox.relays()
     assert (found.unserved, sum(one.pending for one in found.relays)) == (0, 2)
     assert max(one.oldest_age for one in found.relays) > 0
-    port.perform(Hold(b"a" * 16, 60_000, leave=True))
+    port.perform(Heartbeat(b"a" * 16, 60_000, leave=True))
     async with AsyncOutbox.open(url) as other:
         assert [one.id[:2] for one in (await other.relays()).relays] == ["62"]

@@ -10,7 +10,7 @@ import pytest
 from tests.outbox.stage import Broker, RelayMode, begin
 from tests.patience import until
 from twicesafe import Backoff
-from twicesafe._core.outbox.requests import Fetch, Hold, Setback, Settle, lane_of, slot_of
+from twicesafe._core.outbox.requests import Fetch, Heartbeat, Setback, Settle, lane_of, slot_of
 from twicesafe._engines.sql.outbox_programs import OutboxPrograms
 from twicesafe.outbox import Outbox
 
@@ -38,7 +38,7 @@ def test_a_clock_that_goes_on_inside_a_statement_passes_over_no_row(postgres_url
             outbox.add_many(connection, [{"topic": "t", "body": b, "key": "k"} for b in "123456"])
             connection.commit()
             perform = store.outbox.perform
-            fence = perform(Hold(b"me", 1_000_000)).slots[SLOT]
+            fence = perform(Heartbeat(b"me", 1_000_000)).slots[SLOT]
             first = perform(Fetch([SLOT], 10, [])).rows[0].n
             refusal = Setback(SLOT, fence, LANE, first, 1, rest, "no")
             perform(Settle(b"me", [], {}, [refusal], {}))
@@ -61,7 +61,7 @@ def test_the_clock_is_read_once_for_all_rows(postgres_url: str):
         connection.execute("CREATE SEQUENCE ticks")
         with Outbox(store) as outbox:
             perform = store.outbox.perform
-            slots = perform(Hold(b"me", 1_000_000)).slots
+            slots = perform(Heartbeat(b"me", 1_000_000)).slots
             with connection.transaction():
                 keys = [{"topic": "t", "body": "", "key": f"k{n}"} for n in range(5)]
                 outbox.add_many(connection, keys)
@@ -150,7 +150,7 @@ def test_what_another_relay_published_keeps_no_lane_waiting(
     """It had fetched the message before it was refused: it deletes the row, and knows of no trouble."""
     put("1", "2", "3", key="k")
     perform = outbox.store.outbox.perform
-    fence = perform(Hold(b"me", 60_000)).slots[SLOT]
+    fence = perform(Heartbeat(b"me", 60_000)).slots[SLOT]
     rows = perform(Fetch([SLOT], 10, [])).rows
     perform(Settle(b"me", [], {}, [Setback(SLOT, fence, LANE, rows[0].n, 1, 0, "no")], {}))
     fetched = perform(Fetch([SLOT], 10, []))
@@ -159,6 +159,6 @@ def test_what_another_relay_published_keeps_no_lane_waiting(
     perform(Settle(b"me", [], {}, [], fetched.aside))
     perform(Settle(b"other", [rows[0].n], {}, [], {}))
     assert outbox.depth().pending == 2
-    perform(Hold(b"me", 0, leave=True))
+    perform(Heartbeat(b"me", 0, leave=True))
     assert mode.relay(broker).drain() == 2
     assert broker.bodies == ["2", "3"]

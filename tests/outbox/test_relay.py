@@ -19,7 +19,7 @@ from twicesafe import (
     StoreUnavailableError,
     UsageError,
 )
-from twicesafe._core.outbox.requests import Hold, Message
+from twicesafe._core.outbox.requests import Heartbeat, Message
 from twicesafe.events import BrokerFailed, Event, LaneParked, PublishFailed, Relayed
 from twicesafe.outbox import AsyncOutbox, Outbox, OutboxRelay
 
@@ -126,7 +126,7 @@ def test_a_dead_relays_share_goes_on_after_its_lease(
     mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
 ):
     began = time.monotonic()
-    held = outbox.store.outbox.perform(Hold(b"dead", 400))
+    held = outbox.store.outbox.perform(Heartbeat(b"dead", 400))
     assert len(held.slots) == 64
     put("1")
     relay = mode.relay(broker, lease=3)
@@ -298,7 +298,7 @@ def test_draining_ends_when_the_broker_is_away(
     assert relay.drain() == 2
 
 
-@pytest.mark.parametrize("op", ["outbox_hold", "outbox_fetch"])
+@pytest.mark.parametrize("op", ["outbox_heartbeat", "outbox_fetch"])
 def test_draining_ends_when_the_store_is_away(
     mode: RelayMode, put: Put, broker: Broker, monkeypatch: pytest.MonkeyPatch, op: str
 ):
@@ -433,7 +433,7 @@ def test_a_relay_that_lost_its_slots_records_nothing(
 def test_a_sleeping_relay_is_woken_by_an_add(postgres_url: str):
     with Outbox.open(postgres_url) as outbox:
         port = outbox.store.outbox
-        port.perform(Hold(b"sleeper", 60_000))
+        port.perform(Heartbeat(b"sleeper", 60_000))
         woken = threading.Event()
 
         def sleep() -> None:
@@ -460,7 +460,7 @@ def test_a_relay_does_not_sleep_while_a_message_is_pending(postgres_url: str):
         import psycopg
 
         port = outbox.store.outbox
-        port.perform(Hold(b"sleeper", 60_000))
+        port.perform(Heartbeat(b"sleeper", 60_000))
         with psycopg.connect(postgres_url) as connection:
             outbox.add(connection, topic="t", body="")
         port.listen(b"sleeper", 30)  # comes back at once, or the test times out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
+from tests.stores.sudden import begin
 from twicesafe import (
     AsyncReceiver,
     FingerprintMismatchError,
@@ -229,6 +232,34 @@ def test_a_repeat_among_new_keys_is_answered_while_the_file_is_locked(busy_with_
         assert watched.requests == [], "the second repeat asked the store for more than a look"
     finally:
         other.close()
+
+
+def test_a_repeat_among_new_keys_is_answered_by_its_batch(busy_with_new_keys: Watched):
+    """Requests that waited for the writer share a transaction: the repeat is found there."""
+    store = busy_with_new_keys.receiver.store
+    assert store._writes.hold(5)
+    asks = [ClaimRequest(Key(key), key.encode() * 4, 60_000, looked=True) for key in ("new-3", "b")]
+    ends = [begin(functools.partial(store.perform, ask)) for ask in asks]
+    until(lambda: len(store._writes._line) == 2)
+    store._writes.let_go()
+    assert [end().verdict for end in ends] == [Verdict.REPLAY, Verdict.WON]
+    assert store.recall(Key("new-4").id).verdict is Verdict.REPLAY, "it does not look again"
+
+
+@pytest.mark.parametrize("looks", [0, EMPTY_LOOKS])
+def test_new_keys_are_looked_for_beside_a_busy_writer_only_while_a_look_may_find_one(
+    tmp_path: Path, looks: int
+):
+    """A look on another connection costs more than the claim that follows it."""
+    store = SqliteStore(tmp_path / "keys.db")
+    assert store._writes.hold(5)
+    for number in range(looks):
+        assert store.recall(Key(f"new-{number}").id) is None
+    store._idle_readers.clear()
+    assert store.recall(Key("k").id) is None
+    assert bool(store._idle_readers) is (looks == 0)
+    store._writes.let_go()
+    store.close()
 
 
 def test_a_mismatch_among_new_keys_is_refused(busy_with_new_keys: Watched):

@@ -27,7 +27,7 @@ def impatient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
         bench.receiver._runtime.keeper._renew_due()
         return Sleep(0)
 
-    for module in ("delivery", "settling", "batch", "record_retry"):
+    for module in ("delivery", "settling", "batch", "outcome_recording"):
         monkeypatch.setattr(f"twicesafe._core.{module}.Sleep", sleep)
     bench.store = bench.new_store()
     bench.receiver = bench.new_receiver(bench.store, worker_clock=bench.clock.worker)

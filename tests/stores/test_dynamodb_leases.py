@@ -14,7 +14,7 @@ import pytest
 from twicesafe import Key
 from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Read, Renew, Verdict
 from twicesafe._engines.dynamodb import DynamodbStore
-from twicesafe._engines.dynamodb.client import hear_date
+from twicesafe._engines.dynamodb.client import read_date
 from twicesafe._engines.dynamodb.settings import Settings
 from twicesafe._engines.versioned.lease_watch import MOST, GivenClock, LeaseWatch, ServiceClock
 from twicesafe._engines.versioned.record import Versioned
@@ -159,7 +159,7 @@ class Service:
         self.clock.advance(ms=self.delay // 2)
         date = formatdate((self.clock() + self.ahead) // 1000, usegmt=True)
         self.clock.advance(ms=self.delay - self.delay // 2)
-        hear_date(to, date, sent)
+        read_date(to, date, sent)
 
 
 @pytest.mark.parametrize("ahead", [-HOUR, -700, 0, 700, HOUR])
@@ -186,7 +186,7 @@ def test_setting_the_wall_clock_changes_nothing():
 def test_a_reply_without_a_date_is_no_error(date: str | None):
     service = Service(0, 10)
     clock = ServiceClock(wall=service.clock, steady=service.clock)
-    hear_date(clock, date, service.clock())
+    read_date(clock, date, service.clock())
     assert clock.now() == service.clock()
 
 

@@ -81,7 +81,7 @@ def meanwhile(store: MysqlStore, act: Callable[[], Any]) -> Iterator[Future[Any]
         ThreadPoolExecutor(1) as pool,
         another_connection(store) as watcher,
     ):
-        patch.setattr("twicesafe._engines.mysql.store.PATIENCE", 60)
+        patch.setattr("twicesafe._engines.mysql.store.CLAIM_LOCK_WAIT", 60)
         future = pool.submit(act)
         until = time.monotonic() + 30
         while time.monotonic() < until and not future.done():

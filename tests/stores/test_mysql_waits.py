@@ -20,7 +20,7 @@ import pytest
 
 from tests.patience import until
 from twicesafe import AsyncReceiver, Inbox, Key, Outbox, Policy, Receiver, current_claim
-from twicesafe._core.outbox.requests import Fetch, Hold, Prepare, Setback, Settle, Unpark
+from twicesafe._core.outbox.requests import Fetch, Heartbeat, Prepare, Setback, Settle, Unpark
 from twicesafe._core.protocol import (
     Abandon,
     ClaimRequest,
@@ -245,10 +245,10 @@ def messages(store: MysqlStore, url: str) -> None:
         outbox.add(connection, topic="t", body=b"alone")
         connection.commit()
     port = store.outbox
-    port.perform(Hold(A, HOUR))
-    port.perform(Hold(B, HOUR))
-    port.perform(Hold(A, HOUR, give=frozenset(range(64)) - {0}))
-    slots = {owner: port.perform(Hold(owner, HOUR)).slots for owner in (B, A)}
+    port.perform(Heartbeat(A, HOUR))
+    port.perform(Heartbeat(B, HOUR))
+    port.perform(Heartbeat(A, HOUR, give=frozenset(range(64)) - {0}))
+    slots = {owner: port.perform(Heartbeat(owner, HOUR)).slots for owner in (B, A)}
     first, *_ = port.perform(Fetch(list(range(64)), 10, [])).rows
     owner = A if first.slot in slots[A] else B
     fence = slots[owner][first.slot]
@@ -260,7 +260,7 @@ def messages(store: MysqlStore, url: str) -> None:
     assert port.perform(Unpark(first.lane, True, "ann", ""))
     again = port.perform(Fetch(list(range(64)), 10, [])).rows
     port.perform(Settle(owner, [row.n for row in again], {first.lane: again[0].n}, [], {}))
-    port.perform(Hold(A, HOUR, leave=True))
+    port.perform(Heartbeat(A, HOUR, leave=True))
 
 
 def parts(sql: str) -> Iterator[str]:

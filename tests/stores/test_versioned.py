@@ -201,7 +201,7 @@ def test_a_record_that_comes_late_sets_no_fence_back(engine: Engine, store: Any)
 def test_a_record_of_a_newer_version_is_refused(engine: Engine, store: Any):
     store.perform(claim(A))
     engine.record.mark("layout", 2)
-    with pytest.raises(SchemaVersionError, match="update this one"):
+    with pytest.raises(SchemaVersionError, match="update this twicesafe"):
         store.perform(claim(B))
 
 

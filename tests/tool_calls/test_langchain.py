@@ -12,6 +12,7 @@ from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, ToolException, tool
 from langgraph.types import Command
+from pydantic import BaseModel
 
 from twicesafe import AsyncReceiver, Policy, Receiver, State
 from twicesafe.errors import ConfigurationError
@@ -204,3 +205,29 @@ def test_a_tool_waits_until_a_person_says_yes(receiver: Receiver) -> None:
     assert receiver.signal(asked.key, "approval", by="ana", why="talked to them")
     (done,) = ran(bank, layer, ORDER)
     assert (done.content, bank.charged) == ("charged 500", ["o-1"])
+
+
+class Order(BaseModel):
+    id: int
+
+
+def test_identity_in_a_nested_model_is_compared_as_its_schema_says(receiver: Receiver) -> None:
+    """The schema of a nested model is outside the properties. ``"7"`` was another order than ``7``."""
+    charged: list[int] = []
+
+    @tool
+    def charge(order: Order) -> str:
+        """Charge an order."""
+        charged.append(order.id)
+        return "charged"
+
+    layer = IdempotentTools(receiver, {"charge": ToolRule(identity=("order.id",))})
+    calls = [{"order": {"id": given}} for given in (7, "7", 7.0)]
+    made = [
+        AIMessage("", tool_calls=[{"name": "charge", "args": given, "id": f"call-{number}"}])
+        for number, given in enumerate(calls)
+    ]
+    model = Scripted(messages=iter([*made, AIMessage("done")]))
+    graph: Any = create_agent(model, tools=[charge], middleware=[layer])
+    graph.invoke({"messages": [{"role": "user", "content": "charge it"}]})
+    assert charged == [7]

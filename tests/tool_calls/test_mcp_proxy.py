@@ -293,6 +293,7 @@ def test_a_call_is_read() -> None:
         b'[{"method": "ping"}, {"method": "tools/call"}]',
         request(Method="ping"),
         request(id=None),
+        request(id=True),
         request(params={"Name": "charge"}),
         request(params={"name": "charge", "arguments": [1]}),
         request().replace(b'"cents": 500', b'"cents": 1, "cents": 500'),

@@ -223,3 +223,19 @@ async def test_a_tool_waits_until_a_person_says_yes(receiver: AsyncReceiver) -> 
     assert await receiver.signal(asked.key, "approval", by="ana", why="talked to them")
     assert await ran(tools, ORDER) == ["charged 500"]
     assert bank.charged == ["o-1"]
+
+
+@pytest.mark.parametrize("odd", ['"cents": 1e400', '"cents": NaN'])
+async def test_what_the_sdk_can_read_is_protected(receiver: AsyncReceiver, odd: str) -> None:
+    """Its parser takes more than JSON: arguments that ours refused ran without protection."""
+    charged: list[str] = []
+
+    @function_tool
+    async def charge(order_id: str, cents: float, note: str = "") -> str:
+        charged.append(order_id)
+        return "charged"
+
+    tools = idempotent_tools(receiver, {"charge": RULE}, [charge])
+    text = f'{{"order_id": "o-1", {odd}}}'
+    await ran(tools, text, text)
+    assert len(charged) == (0 if "NaN" in odd else 1)

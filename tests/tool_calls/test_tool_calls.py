@@ -592,6 +592,13 @@ def test_a_key_that_is_too_long_is_refused(bank: Bank) -> None:
     assert InvalidKeyError.__name__ not in refused.text
 
 
+def test_a_run_that_is_not_valid_unicode_is_refused(bank: Bank) -> None:
+    for run in ("\ud800", "\ud800" * 300):
+        bank.charge(RULE, run=run)
+    assert bank.charge(RULE, run="\ud800").state == "not_done"
+    assert len(bank.charged) == 1, "a long one is part of the key as a hash"
+
+
 # -- async ------------------------------------------------------------------------------------
 
 
@@ -684,6 +691,17 @@ def test_numbers_in_quotes_are_numbers_at_any_depth() -> None:
         "parent": {"id": 8},
         "unknown": "6",
     }
+
+
+def test_true_and_false_in_quotes_are_booleans_where_the_schema_says_so() -> None:
+    about = {
+        "a": {"type": "boolean"},
+        "b": {"type": ["boolean", "string"]},
+        "c": {"type": "integer"},
+    }
+    given = dict.fromkeys("abc", "True")
+    assert normalised(given, {"properties": about}) == {"a": True, "b": "True", "c": "True"}
+    assert normalised({"a": "false"}, {"properties": about}) == {"a": False}
 
 
 def test_a_schema_that_is_odd_is_no_reason_to_fail() -> None:

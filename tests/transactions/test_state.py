@@ -17,7 +17,7 @@ from twicesafe._transactions.state import TransactionState
 
 def of_a_driver_that_does_not_tell(door: Door) -> Any:
     transaction = of(door.connection)
-    transaction.look = lambda heard=False: TransactionState.UNKNOWN  # type: ignore[method-assign]
+    transaction.look = lambda answered=False: TransactionState.UNKNOWN  # type: ignore[method-assign]
     return transaction
 
 

@@ -9,18 +9,18 @@ from typing import assert_type
 from twicesafe.stores import (
     AsyncOutboxPort,
     AsyncStore,
+    Awake,
     Backlog,
     Depth,
     Fetch,
     Fetched,
-    HeldSlots,
-    Hold,
+    Heartbeat,
+    LeasedSlots,
     OutboxPort,
     ParkedLane,
     ParkedLanes,
     Prepare,
     Read,
-    Rise,
     Settle,
     Store,
     Unpark,
@@ -31,10 +31,10 @@ def blocking(store: Store) -> None:
     port = store.outbox
     assert_type(port, OutboxPort)
     assert_type(port.perform(Prepare()), list[str])
-    assert_type(port.perform(Hold(b"me", 1000)), HeldSlots)
+    assert_type(port.perform(Heartbeat(b"me", 1000)), LeasedSlots)
     assert_type(port.perform(Fetch([1], 10, [])), Fetched)
     assert_type(port.perform(Settle(b"me", [], {}, [], {})), int)
-    assert_type(port.perform(Rise(b"me")), None)
+    assert_type(port.perform(Awake(b"me")), None)
     assert_type(port.perform(Backlog()), Depth)
     assert_type(port.perform(ParkedLanes(10)), list[ParkedLane])
     assert_type(port.perform(Unpark(b"lane", False, "ann", "")), bool)
@@ -45,7 +45,7 @@ def blocking(store: Store) -> None:
 async def awaited(store: AsyncStore) -> None:
     port = store.outbox
     assert_type(port, AsyncOutboxPort)
-    assert_type(await port.perform(Hold(b"me", 1000)), HeldSlots)
+    assert_type(await port.perform(Heartbeat(b"me", 1000)), LeasedSlots)
     assert_type(await port.perform(Backlog()), Depth)
     await port.perform(Read(b"id"))  # pyright: ignore[reportArgumentType]
     await store.perform(Backlog())  # pyright: ignore[reportArgumentType]

@@ -274,7 +274,7 @@ def test_a_claim_whose_answer_was_late_is_renewed_at_once() -> None:
 
     keeper = LeaseKeeper(perform_many, time.monotonic, lambda event: None)
     keeper.add(claim("fresh", 0))
-    until(lambda: keeper._bell.is_set() is False)  # it sleeps, for half a minute
+    until(lambda: keeper._wakeup.is_set() is False)  # it sleeps, for half a minute
     keeper.add(claim("late", 60))
     assert asked.get(timeout=20) == [Key("late").id]
     keeper.close()

@@ -15,7 +15,7 @@ INBOX = (
 break_source(
     "a refusal is raised and the claim is left to its lease",
     bug="an error of the store that is no outage is not followed by the end without its payload",
-    file="_core/record_retry.py",
+    file="_core/outcome_recording.py",
     old="        if not isinstance(self.reply, StoreUnavailableError):\n            return True\n",
     new="        if not isinstance(self.reply, StoreUnavailableError):\n            return False\n",
     tests=[f"{REFUSED}test_a_refusal_is_not_asked_twice"],
@@ -24,7 +24,7 @@ break_source(
 break_source(
     "an outage drops the result",
     bug="tries that fail together with their renewals count against the result",
-    file="_core/record_retry.py",
+    file="_core/outcome_recording.py",
     old="            one.alone = 0  # this is an outage",
     new="            reached.append(one)",
     tests=[f"{REFUSED}test_an_outage_drops_nothing"],
@@ -33,7 +33,7 @@ break_source(
 break_source(
     "what is tried again is joined with others",
     bug="the tries that decide about a payload travel in company",
-    file="_core/record_retry.py",
+    file="_core/outcome_recording.py",
     old="yield replace(one.ask, alone=True)",
     new="yield one.ask",
     tests=[f"{REFUSED}test_what_never_gets_through_is_tried_some_times"],
@@ -42,7 +42,7 @@ break_source(
 break_source(
     "a payload that never gets through is tried until the lease ends",
     bug="the number of tries alone is not counted",
-    file="_core/record_retry.py",
+    file="_core/outcome_recording.py",
     old="        one.alone += isinstance(error, StoreUnavailableError)",
     new="        one.alone += 0",
     tests=[f"{REFUSED}test_done_without_its_result_soon_and_never_again"],
@@ -51,7 +51,7 @@ break_source(
 break_source(
     "the end without its payload keeps the payload",
     bug="the refused result is sent once more",
-    file="_core/record_retry.py",
+    file="_core/outcome_recording.py",
     old='        changes["result"] = None',
     new='        changes["result"] = ask.result',
     tests=[f"{REFUSED}test_a_refusal_is_not_asked_twice"],
@@ -60,7 +60,7 @@ break_source(
 break_source(
     "a refused failure loses its name",
     bug="a remembered failure that is refused is recorded without the name of its type",
-    file="_core/record_retry.py",
+    file="_core/outcome_recording.py",
     old='{"error": ask.error[:200].encode("ascii", "replace").decode()}',
     new='{"error": ""}',
     tests=[f"{REFUSED}test_a_remembered_failure"],
@@ -215,8 +215,8 @@ break_source(
     "an inbox takes another engine's connection",
     bug="statements are looked up by the placeholder alone, which two engines share",
     file="_runtime/transaction.py",
-    old="spoken = transaction.dialect, transaction.style",
-    new='spoken = "", transaction.style',
+    old="language = transaction.dialect, transaction.style",
+    new='language = "", transaction.style',
     tests=[MISTAKEN],
 )
 

@@ -16,6 +16,15 @@ GUARD = "tests/http/test_guard.py"
 SERVER_CALLS = f"{CONTEXTS}::test_what_belongs_to_the_server_is_called_without_the_key"
 
 break_source(
+    "asgi: a request keeps itself alive",
+    bug="each first request leaves a reference cycle, with its body and its answer",
+    file="asgi/_connection.py",
+    old="        self._on_left = _ignored",
+    new="        _ignored()",
+    tests=["tests/http/test_asgi.py::test_a_request_leaves_nothing_to_the_garbage_collector"],
+)
+
+break_source(
     "the server's send runs under the key",
     bug="the next pipelined request starts from send, and inherits the key of this one",
     file="asgi/_connection.py",
@@ -85,8 +94,8 @@ break_source(
     "an idle event stream keeps its key",
     bug="a stream that has sent nothing yet is taken for a handler that computes",
     file="asgi/_exchange.py",
-    old="self._impatient and self._streams",
-    new="self._impatient and recording.size",
+    old="self._linger_is_over and self._streams",
+    new="self._linger_is_over and recording.size",
     tests=[f"{ASGI}::test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same"],
 )
 break_source(
@@ -101,8 +110,8 @@ break_source(
     "a handler that computes is told to stop",
     bug="after linger a handler that has not begun to answer is written off, and its answer is lost",
     file="asgi/_exchange.py",
-    old="lingered = self._impatient and self._streams",
-    new="lingered = self._impatient",
+    old="lingered = self._linger_is_over and self._streams",
+    new="lingered = self._linger_is_over",
     tests=[f"{ASGI}::test_a_handler_without_a_response_yet_runs_to_its_end"],
 )
 break_source(
@@ -309,7 +318,7 @@ break_source(
     "a Django stream that lingers on is held",
     bug="behind Django a stream that outlasts linger waits for an operator; elsewhere it is done",
     file="integrations/django/_streams.py",
-    old="        exchange.has_lingered = lambda: time.monotonic() > patience\n",
+    old="        exchange.has_lingered = lambda: time.monotonic() > until\n",
     new="",
     tests=[f"{DJANGO}::test_wsgi_a_stream_that_outlasts_linger_is_done_without_a_result"],
 )

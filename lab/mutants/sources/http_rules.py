@@ -120,7 +120,7 @@ break_source(
 break_source(
     "two id lines pass",
     bug="of a webhook's id in two lines the first one is the key",
-    file="_core/http/sources.py",
+    file="_core/http/key_sources.py",
     old='if len(values) > 1 or b"," in values[0]:',
     new='if b"," in values[0]:',
     tests=[f"{WEBHOOKS}::test_an_id_in_two_lines_does_not_make_it_another_event"],
@@ -128,7 +128,7 @@ break_source(
 break_source(
     "joined id lines pass",
     bug="lines of an id that a WSGI server has joined with a comma are a new key",
-    file="_core/http/sources.py",
+    file="_core/http/key_sources.py",
     old='if len(values) > 1 or b"," in values[0]:',
     new="if len(values) > 1:",
     tests=[f"{WEBHOOKS}::test_an_id_in_two_lines_does_not_make_it_another_event"],
@@ -136,7 +136,7 @@ break_source(
 break_source(
     "blanks are part of an id",
     bug="a blank behind a webhook's id makes it another event",
-    file="_core/http/sources.py",
+    file="_core/http/key_sources.py",
     old='values[0].strip(b" \\t").decode',
     new="values[0].decode",
     tests=[f"{CORE}::test_blanks_around_an_id_are_no_part_of_it"],
@@ -144,7 +144,7 @@ break_source(
 break_source(
     "a number is its digits",
     bug="the JSON number 1 and the text 1 are one key",
-    file="_core/http/sources.py",
+    file="_core/http/key_sources.py",
     old="            return _NOT_TEXT + here\n",
     new="            return str(here)\n",
     tests=[f"{WEBHOOKS}::test_a_number_is_not_the_text_of_its_digits"],
@@ -152,7 +152,7 @@ break_source(
 break_source(
     "a text may look like a number",
     bug="the text json:1 is the key of the number 1",
-    file="_core/http/sources.py",
+    file="_core/http/key_sources.py",
     old="_NOT_TEXT + f'\"{here}\"' if here.startswith(_NOT_TEXT) else here",
     new="here",
     tests=[f"{WEBHOOKS}::test_a_number_is_not_the_text_of_its_digits"],
@@ -160,7 +160,7 @@ break_source(
 break_source(
     "the first of two members",
     bug="of two members of one name the first one is the key",
-    file="_core/http/sources.py",
+    file="_core/http/key_sources.py",
     old='if len(found) > 1:\n                raise BadKey("a member',
     new='if len(found) > 9:\n                raise BadKey("a member',
     tests=[f"{WEBHOOKS}::test_a_body_with_two_ids_or_one_of_another_kind_is_refused"],
@@ -168,7 +168,7 @@ break_source(
 break_source(
     "the first of two parameters",
     bug="of two parameters of one name the first one is the key",
-    file="_core/http/sources.py",
+    file="_core/http/key_sources.py",
     old='if len(found) > 1:\n            raise BadKey("the parameter',
     new='if len(found) > 9:\n            raise BadKey("the parameter',
     tests=[f"{KEYS}::test_a_key_may_be_in_the_query_or_the_body"],
@@ -312,7 +312,7 @@ break_source(
 break_source(
     "members without case are two",
     bug="JSON members whose names differ in case only change places, although Go reads one",
-    file="_core/http/json_form.py",
+    file="_core/http/fingerprint.py",
     old="len(set(map(str.casefold, members)))",
     new="len(members)",
     tests=[f"{CORE}::test_members_that_a_reader_could_take_for_one_have_no_form"],
@@ -320,7 +320,7 @@ break_source(
 break_source(
     "the last of equal members",
     bug="JSON with a member twice is compared by the last one",
-    file="_core/http/json_form.py",
+    file="_core/http/fingerprint.py",
     old='        raise ValueError("two members have the same name")\n',
     new="        pass\n",
     tests=[f"{CORE}::test_members_that_a_reader_could_take_for_one_have_no_form"],
@@ -328,7 +328,7 @@ break_source(
 break_source(
     "a NUL in a name is a letter",
     bug="JSON names with a NUL change places, although some readers end them there",
-    file="_core/http/json_form.py",
+    file="_core/http/fingerprint.py",
     old='    if b"\\\\u0000" in body:\n        return None\n',
     new="",
     tests=[f"{CORE}::test_members_that_a_reader_could_take_for_one_have_no_form"],
@@ -336,7 +336,7 @@ break_source(
 break_source(
     "numbers lose digits",
     bug="JSON numbers are compared as doubles",
-    file="_core/http/json_form.py",
+    file="_core/http/fingerprint.py",
     old="    parse_float=str.encode,\n",
     new="",
     tests=[f"{CORE}::test_json_forms"],
@@ -344,7 +344,7 @@ break_source(
 break_source(
     "every field is kept",
     bug="fields that are on no list are stored and replayed, secrets included",
-    file="_core/http/stored.py",
+    file="_core/http/stored_response.py",
     old="if name in names:\n            lines",
     new="if name not in OF_ONE_PASSAGE:\n            lines",
     tests=[f"{REPLAY}::test_only_fields_that_are_listed_or_named_are_kept"],
@@ -352,7 +352,7 @@ break_source(
 break_source(
     "drop_headers is ignored",
     bug="a field that drop_headers names is stored",
-    file="_core/http/stored.py",
+    file="_core/http/stored_response.py",
     old=" - {name.lower().encode() for name in without}",
     new="",
     tests=[f"{REPLAY}::test_only_fields_that_are_listed_or_named_are_kept"],
@@ -360,7 +360,7 @@ break_source(
 break_source(
     "fields of one hop are kept",
     bug="fields that Connection names are stored and replayed",
-    file="_core/http/stored.py",
+    file="_core/http/stored_response.py",
     old='            names -= {option.strip().lower() for option in value.split(b",")}\n',
     new="            continue\n",
     tests=[f"{REPLAY}::test_fields_that_connection_names_are_not_replayed"],
@@ -368,7 +368,7 @@ break_source(
 break_source(
     "changed rows are replayed",
     bug="a stored response with a line break in a field, put there in the store, is sent to the client",
-    file="_core/http/stored.py",
+    file="_core/http/stored_response.py",
     old="        problem = _problem(status, headers)\n",
     new='        problem = ""\n',
     tests=[f"{CORE}::test_what_would_break_a_message_is_refused_both_ways"],

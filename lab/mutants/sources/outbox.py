@@ -32,8 +32,8 @@ break_source(
     "a lane whose message is gone waits for ever",
     bug="a trouble whose message another relay published is never ended, and what is aside stays there",
     file="_engines/sql/outbox_relay_programs.py",
-    old="        yield from self._end_moot_troubles(now)\n        return Held",
-    new="        return Held",
+    old="        yield from self._end_outdated_troubles(now)\n        return Leased",
+    new="        return Leased",
     tests=[f"{LANES}::test_what_another_relay_published_keeps_no_lane_waiting[sqlite-sync]"],
 )
 break_source(
@@ -145,8 +145,8 @@ break_source(
     "drain does not tell what is missing",
     bug="drain and relay --once end as if all were well, though messages wait for their stream",
     file="outbox/_relay_base.py",
-    old="trouble = self._state.outage or self._state.not_now",
-    new="trouble = self._state.outage",
+    old="failure = self._state.outage or self._state.not_now",
+    new="failure = self._state.outage",
     tests=[f"{OUTAGES}::test_a_missing_stream_blames_no_message[sync-sqlite]"],
 )
 break_source(

@@ -23,7 +23,7 @@ break_source(
 break_source(
     "postgresql: a sweep does not wait for old snapshots",
     bug="a record goes while a statement that knows a lower floor is running",
-    file="_engines/postgresql/heap_walks.py",
+    file="_engines/postgresql/sweep_and_search.py",
     old="SELECT place FROM part, m WHERE over AND m.seen AND fence <= m.floor))",
     new="SELECT place FROM part, m WHERE over AND fence <= m.floor))",
     tests=[f"{SWEEP}::test_no_fence_is_given_out_twice_while_a_backend_stands_still"],
@@ -31,7 +31,7 @@ break_source(
 break_source(
     "postgresql: a floor that is not seen by all is raised again",
     bug="transactions that overlap put every sweep off for ever",
-    file="_engines/postgresql/heap_walks.py",
+    file="_engines/postgresql/sweep_and_search.py",
     old="            if is_seen:\n",
     new="            if above:\n",
     tests=[f"{SWEEP}::test_a_sweep_goes_on_although_transactions_overlap_without_end"],
@@ -192,8 +192,8 @@ break_source(
     "postgresql: the caller's patience is ours",
     bug="the caller's lock time-out stays as the inbox set it",
     file="_engines/postgresql/in_transaction.py",
-    old="            (SELECT set_config('lock_timeout', before, true) FROM patience)\n        FROM (SELECT max",
-    new="            (SELECT before FROM patience)\n        FROM (SELECT max",
+    old="            (SELECT set_config('lock_timeout', before, true) FROM lock_wait)\n        FROM (SELECT max",
+    new="            (SELECT before FROM lock_wait)\n        FROM (SELECT max",
     tests=[f"{MEET}::test_the_callers_lock_timeout_is_as_it_was"],
 )
 break_source(

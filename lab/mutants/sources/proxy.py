@@ -15,7 +15,7 @@ SETTINGS = "tests/http/test_proxy_settings.py"
 break_source(
     "octets pass before they are judged",
     bug="the server's parser gets what the client sent, not what the guard has judged",
-    file="_proxy/listening.py",
+    file="_proxy/server.py",
     old="judged = guard.feed(data)",
     new="judged = (guard.feed(data), data)[1]",
     tests=[f"{SOCKETS}::test_what_follows_the_last_request_of_a_connection_is_not_read"],
@@ -136,7 +136,7 @@ break_source(
 break_source(
     "a second answer",
     bug="a body that breaks after its answer is answered with 400",
-    file="_proxy/listening.py",
+    file="_proxy/server.py",
     old="if self.conn.their_state in (h11.SEND_BODY, h11.ERROR) and cycle is not None:",
     new="if self.conn.their_state is h11.ERROR and cycle is not None:",
     tests=[f"{SOCKETS}::test_an_answer_that_has_begun_is_not_followed_by_a_refusal"],

@@ -42,7 +42,7 @@ _break(
     "a psycopg pipeline is believed",
     "statements that are pending in a pipeline count as an open transaction; the next sync commits them",
     "state.py",
-    "if status == _PG_ACTIVE or (not heard and int(connection.pgconn.pipeline_status)):",
+    "if status == _PG_ACTIVE or (not answered and int(connection.pgconn.pipeline_status)):",
     "if status < 0:",
     "psycopg/autocommit,-pipeline,-a-statement-pending",
     "psycopg-async/autocommit,-pipeline,-COMMIT-pending",
@@ -51,7 +51,7 @@ _break(
     "a psycopg pipeline is refused",
     "a BEGIN that is pending in a pipeline is not waited for",
     "base.py",
-    'yield Change("DO 0") if self.dialect == "mysql" else HEAR',
+    'yield Change("DO 0") if self.dialect == "mysql" else SYNC_PIPELINE',
     'yield Change("DO 0") if self.dialect == "mysql" else Query("SELECT 1")',
     "psycopg/autocommit,-pipeline,-BEGIN-pending",
 )
@@ -75,7 +75,7 @@ _break(
     "a deadlock leaves mysql open",
     "the flags of an older answer are believed after an error that rolled all back",
     "state.py",
-    "return TransactionState.OPEN if heard else TransactionState.CLAIMED",
+    "return TransactionState.OPEN if answered else TransactionState.STALE",
     "return TransactionState.OPEN",
     "pymysql/autocommit,-rolled-back-by-a-deadlock",
 )
@@ -83,7 +83,7 @@ _break(
     "mysql log-in flags are believed",
     "what init_connect set after the log-in is not noticed",
     "state.py",
-    "elif _HEARD.get(connection) != session:",
+    "elif _ANSWERED.get(connection) != session:",
     "elif session is None:",
     "pymysql/init_connect",
 )
@@ -107,7 +107,7 @@ _break(
     "nothing is refused",
     "a connection that commits by itself is used all the same",
     "base.py",
-    "if state in (TransactionState.COMMITS, TransactionState.CLAIMED):",
+    "if state in (TransactionState.COMMITS, TransactionState.STALE):",
     "if state is None:",
     "sqlite3/isolation_level-None",
 )
@@ -131,7 +131,7 @@ _break(
     "sqlalchemy is not asked below",
     "the driver's state is not looked at: options of the engine and the driver go unnoticed",
     "sqlalchemy.py",
-    "return state_of(self.dialect, driver, heard)",
+    "return state_of(self.dialect, driver, answered)",
     "return TransactionState.BEGINS",
     "sa-session:sqlite/engine-AUTOCOMMIT",
     "sa-connection:sqlite/isolation_level-None",
@@ -196,7 +196,7 @@ _break(
     "django is believed about its block",
     "the database is not asked whether the block's transaction is still there",
     "django.py",
-    "state = super().look(heard)",
+    "state = super().look(answered)",
     "state = TransactionState.OPEN",
     "django:sqlite3/COMMIT-by-hand",
 )

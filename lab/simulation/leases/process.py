@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from twicesafe._core.batch import exchange_many
+from twicesafe._core.batch import deliver_many
 from twicesafe._core.call import Call
 from twicesafe._core.delivery import deliver
 from twicesafe._core.resolved_policy import ResolvedPolicy
@@ -92,7 +92,7 @@ class Process(Actor):
             flow_run.start_flow(flow)
         else:
             flow_run.concurrency = 1 + delivery.policy % 2
-            flow_run.start_flow(exchange_many(calls, flow_run.concurrency))
+            flow_run.start_flow(deliver_many(calls, flow_run.concurrency))
 
     def _answered(
         self, calls: list[Call], ended: Callable[[], None] | None, flow_run: FlowRun, answer: Any

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twicesafe._core.outbox.requests import Fetch, Fetched, HeldSlots, Hold, Setback, Settle
+from twicesafe._core.outbox.requests import Fetch, Fetched, Heartbeat, LeasedSlots, Setback, Settle
 
 from .invariants import broken
 
@@ -116,10 +116,10 @@ class Monitor:
         if type(ask) is Settle:
             answer = self._settle(relay, ask)
         else:
-            if type(ask) is Hold:
+            if type(ask) is Heartbeat:
                 self._giving(relay, ask)
             answer = world.table.perform(ask)
-            if type(answer) is HeldSlots:
+            if type(answer) is LeasedSlots:
                 self._held(relay, ask, answer)
             elif type(ask) is Fetch:
                 self._fetched(answer)
@@ -132,7 +132,7 @@ class Monitor:
             if self._rests.get(row.lane, 0) > self._world.store_now():
                 broken("rests are kept", f"row {row.n} is fetched too early")
 
-    def _giving(self, relay: Relay, ask: Hold) -> None:
+    def _giving(self, relay: Relay, ask: Heartbeat) -> None:
         given = [slot for slot in relay.granted if ask.leave or slot in ask.give]
         under_way = [tracked for call in relay.flying.values() for tracked in call.messages]
         left = {tracked.slot for tracked in (*under_way, *relay.unsettled.values())}
@@ -146,7 +146,7 @@ class Monitor:
         if given:
             self._world.seen["outcome", "left" if ask.leave else "gave back"] += 1
 
-    def _held(self, relay: Relay, ask: Hold, held: HeldSlots) -> None:
+    def _held(self, relay: Relay, ask: Heartbeat, held: LeasedSlots) -> None:
         now = self._world.store_now()
         if held.slots != relay.granted:
             lost = {
@@ -241,7 +241,7 @@ class Monitor:
 
 def _told(ask: Any) -> str:
     words = [ask.op.removeprefix("outbox_")]
-    if type(ask) is Hold:
+    if type(ask) is Heartbeat:
         words += ["leave"] if ask.leave else [f"give {sorted(ask.give)}"] if ask.give else []
     elif type(ask) is Settle:
         words += [f"done {ask.done}"] if ask.done else []
@@ -255,7 +255,7 @@ def _told(ask: Any) -> str:
 
 
 def _answered(answer: Any) -> str:
-    if type(answer) is HeldSlots:
+    if type(answer) is LeasedSlots:
         return f"{len(answer.slots)} slots of {answer.share}"
     if isinstance(answer, Fetched):
         rows = " ".join(f"{row.n}{'L' if row.last else ''}" for row in answer.rows)

@@ -19,7 +19,7 @@ from twicesafe._core.outbox.relay_lease import (
     Publish,
     RelayState,
 )
-from twicesafe._core.outbox.requests import HeldSlots, Settle
+from twicesafe._core.outbox.requests import LeasedSlots, Settle
 from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
 
 from ..virtual import Actor
@@ -242,7 +242,7 @@ class Relay(Actor):
                 self.settlements_lost_in_a_row = 0
                 for n in ask.done:
                     self.unsettled.pop(n, None)
-        elif type(answer) is HeldSlots:
+        elif type(answer) is LeasedSlots:
             self.promised = sent[1] + 0.9 * LEASE
             if self.misled_since is not None and sent[0] > self.misled_since:
                 self.misled_since = None

@@ -54,7 +54,7 @@ STUDY: Final = Study(
         )),
         *(f"suspended: {why}" for why in ("sleeps", "its signal came")),
         *(f"wait: {end}" for end in ("timed out", "signalled")),
-        *(f"probe: {found}" for found in ("happened", "did not happen")),
+        *(f"probe: {found}" for found in ("happened", "did not happen", "raised")),
         *(f"look: {what}" for what in ("found", "dropped")),
         *(f"cause: {why}" for why in (
             "None", "failed", "lease_expired", "operator", "resumed", "retention_expired",

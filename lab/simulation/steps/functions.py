@@ -62,7 +62,7 @@ class Function:
     def _step(self, op: Op) -> Any:
         steps = self._steps
         if op.tries > 1 or op.timeout or op.probe:
-            probe = self._probe if op.probe else None
+            probe = partial(self._probe, op) if op.probe else None
             steps = steps.options(attempts=op.tries, timeout=op.timeout, probe=probe)
         version = self._run.attempt if op.fickle else 0
         undo = partial(self._undo, op) if op.undo else None
@@ -152,7 +152,10 @@ class Function:
             world.after(0.0, None, world.crash, process)
             ask(lambda resume: None)
 
-    def _probe(self, name: str, version: int) -> tuple[Any] | None:
+    def _probe(self, op: Op, name: str, version: int) -> tuple[Any] | None:
+        if self._world.ledger.asked(self._key, self._run, name) <= op.probe_fails:
+            self._world.seen["probe", "raised"] += 1
+            raise BoomError("the probe has no answer")
         found = self._world.ledger.probed(self._key, self._run, name)
         self._world.seen["probe", "happened" if found else "did not happen"] += 1
         return None if found is None else ([name, version, -found.fence],)

@@ -20,7 +20,7 @@ INVARIANTS: Final = Rules(
         "due runs can run": "the completer is given no run that a worker holds, that sleeps, or that is over",
         "unfinished runs are kept": "no sweep and no look drops a run that is not over, or a signal that waits for one",
         "undone means undone": "a run is recorded as compensated only after every recorded undo",
-        "nothing is left in doubt": "a run that crashes have used up is compensated only if no step died unrecorded",
+        "nothing is left in doubt": "a run is compensated only if no step is known to have died unrecorded",
         "failed runs do not complete": "after its failure is recorded, a run has no other end",
         "undoing comes before parking": "a run with something to undo parks only if undoing failed",
         # at every start of a step, and at every answer

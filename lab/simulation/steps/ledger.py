@@ -26,10 +26,10 @@ __all__ = ["Execution", "Ledger"]
 class Execution:
     """One start of one step, or of one undo."""
 
-    __slots__ = ("died", "end", "fence", "happened", "number", "tick", "undo")
+    __slots__ = ("died", "end", "fence", "happened", "marked", "number", "tick", "undo")
 
-    def __init__(self, fence: int, number: int, tick: int, undo: bool) -> None:
-        self.fence = fence
+    def __init__(self, fence: int, number: int, tick: int, undo: bool, marked: bool) -> None:
+        self.fence, self.marked = fence, marked
         self.undo = undo
         """There is an undo for it."""
         self.died = False
@@ -51,6 +51,7 @@ class Ledger:
         """Functions that have ended, by key and fence."""
         self.waiting: dict[tuple[bytes, int], dict[str, None]] = {}
         """What a function waits for, by key and fence."""
+        self._asked: dict[tuple[bytes, int, str], int] = {}
         self._asleep: dict[tuple[bytes, int, str], float] = {}
 
     # -- steps ----------------------------------------------------------------------------------
@@ -65,7 +66,8 @@ class Ledger:
         executions = self._executions.setdefault((id_, generation, name), [])
         undoes = name.startswith(UNDO)
         undo = op.undo and not undoes
-        execution = Execution(run.fence, len(executions), next(world.ticks), undo)
+        marked = op.probe or holds
+        execution = Execution(run.fence, len(executions), next(world.ticks), undo, marked)
         known = steps.get(name)
         if (id_, run.fence) in self.ended and not undoes:
             broken("nothing starts after the end", f"{name} starts")
@@ -123,18 +125,26 @@ class Ledger:
         """The step ended in whatever way, in a process that lives."""
         self._running.get((key.id, run.fence), set()).discard(name)
 
+    def asked(self, key: Key, run: ActiveClaim, name: str) -> int:
+        """How often its probe was asked, with this time."""
+        step = key.id, self._world.monitor.generation_of(key.id, run.fence), name
+        self._asked[step] = self._asked.get(step, 0) + 1
+        return self._asked[step]
+
     def probed(self, key: Key, run: ActiveClaim, name: str) -> Execution | None:
         """The truth, for a probe: an execution whose effect happened."""
         generation = self._world.monitor.generation_of(key.id, run.fence)
         found = self._executions.get((key.id, generation, name), [])
         return next((one for one in found if one.happened and one.end == "interrupted"), None)
 
-    def compensated(self, id_: bytes, generation: int) -> None:
-        """The run's attempts were used up by crashes, and it is recorded as undone."""
+    def compensated(self, id_: bytes, generation: int, crashed: bool) -> None:
+        """The run is recorded as undone; `crashed`: its attempts were used up by crashes. Else only a step
+        that is marked at its start is known to be in doubt."""
         steps = self._world.store._steps.get(id_, {})
         for (of, when, name), executions in self._executions.items():
             last = executions[-1]
-            left = last.undo and last.died and not is_done(steps.get(name))
+            known = last.died and (crashed or last.marked)
+            left = last.undo and known and not is_done(steps.get(name))
             if (of, when) == (id_, generation) and left and UNDO + name not in steps:
                 broken("nothing is left in doubt", f"the worker died in {name}")
 

@@ -202,9 +202,10 @@ class Monitor:
                     broken("undone means undone", f"{name} was not undone")
             if not failed:
                 broken("undone means undone", "its failure was not recorded")
-            elif found[FAILURE].result == EXHAUSTED.encode():
-                self.seen["undone", "after crashes"] += 1
-                self._world.ledger.compensated(ask.id, self.generation.get(ask.id, 0))
+            else:
+                crashed = found[FAILURE].result == EXHAUSTED.encode()
+                self.seen["undone", "after crashes" if crashed else "after a failure"] += 1
+                self._world.ledger.compensated(ask.id, self.generation.get(ask.id, 0), crashed)
 
     def _signalled(
         self, ask: Any, row: Any, steps: Steps, answer: Any, after: Any, found: Steps, now: int

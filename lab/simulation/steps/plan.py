@@ -58,6 +58,8 @@ class Op(msgspec.Struct, frozen=True):
     tries: int = 1
     timeout: float | None = None
     probe: bool = False
+    probe_fails: int = 0
+    """So many times its probe raises."""
     caught: bool = False
     """The function catches its error, and goes on."""
     fickle: bool = False
@@ -115,6 +117,7 @@ class Plan(msgspec.Struct, frozen=True):
 class _Draw:
     def __init__(self, seed: int) -> None:
         self.rng = Random(f"steps/{seed}")
+        self.probes = Random(f"steps/probes/{seed}")
         self.seed = seed
         self.trouble = self.rng.choice((0.0, 0.25, 0.5, 0.8))
         self.kinds = [kind for kind in FAULTS if self.chance() < 0.4] or ["crash after"]
@@ -144,6 +147,7 @@ class _Draw:
         self.names += 1
         undo = self.chance() < 0.5
         slow = self.chance() < 0.15
+        more["probe_fails"] = self.probes.choice((0, 0, 1, 9))
         return Op(
             "run",
             f"step-{self.names}",
@@ -154,10 +158,10 @@ class _Draw:
             self.rng.choice((1, 1, 1, 2)),
             self.rng.choice((None, None, None, 0.3)),
             self.chance() < 0.25,
-            self.chance() < 0.15,
-            self.chance() < 0.04,
-            self.rng.choice((0, 0, 0, 1, 1, 9)) if undo else 0,
-            self.dies() if undo else (),
+            caught=self.chance() < 0.15,
+            fickle=self.chance() < 0.04,
+            undo_fails=self.rng.choice((0, 0, 0, 1, 1, 9)) if undo else 0,
+            undo_dies=self.dies() if undo else (),
             **more,
         )
 

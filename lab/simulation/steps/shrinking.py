@@ -37,8 +37,8 @@ def _simpler_script(script: Script) -> Iterator[Script]:
 
 def _simpler_op(op: Op) -> Iterator[Op]:
     plain = Op(op.kind, op.name, branches=op.branches)
-    for field in ("seconds", "undo", "dies", "tries", "timeout", "probe", "caught", "fickle",
-                  "undo_fails", "undo_dies", "joins"):  # fmt: skip
+    for field in ("seconds", "undo", "dies", "tries", "timeout", "probe", "probe_fails", "caught",
+                  "fickle", "undo_fails", "undo_dies", "joins"):  # fmt: skip
         yield replace(op, **{field: getattr(plain, field)})
 
 

@@ -121,7 +121,7 @@ class VirtualTransaction(Transaction):
     def driver(self) -> Connection:
         return self._connection
 
-    def look(self, heard: bool = False) -> TransactionState:
+    def look(self, answered: bool = False) -> TransactionState:
         """No connection of the lab commits by itself."""
         return TransactionState.OPEN
 
@@ -143,7 +143,7 @@ class AsyncVirtualTransaction(AsyncTransaction):
     def driver(self) -> Connection:
         return self._connection
 
-    def look(self, heard: bool = False) -> TransactionState:
+    def look(self, answered: bool = False) -> TransactionState:
         return TransactionState.OPEN
 
     async def execute(self, statement: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .._core.http.stored import RESPONSE_CODEC
+from .._core.http.stored_response import RESPONSE_CODEC
 from ..errors import NotStorableError
 from ..http import StoredResponse
 from .exits import USAGE, CommandEnded

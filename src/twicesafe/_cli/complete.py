@@ -1,6 +1,6 @@
 """``twicesafe complete``: run durable functions that are due, until SIGTERM or Ctrl-C.
 
-The module is imported, so that its durable functions are known; the receiver is the user's own, with its
+The module is imported, so that its durable functions are known. The receiver is the user's own, with its
 store, its policies and its observers.
 """
 

@@ -17,7 +17,7 @@ import typer
 from rich.text import Text
 
 from .. import Key, Receiver, Record, State
-from .._core.http.stored import RESPONSE_CODEC
+from .._core.http.stored_response import RESPONSE_CODEC
 from ..errors import UsageError
 from .answers import answer_of, response_of
 from .bulk_actions import (

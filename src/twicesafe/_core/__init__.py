@@ -1,27 +1,38 @@
 """The pure core: all decisions, as values and generators. No I/O, no threads, no clocks.
 
+One delivery:
+
+    delivery            from the claim to the answer, as a flow; `fast_path`: the same as plain calls
+    call                one delivery as data; `resolved_policy`: its policy in the units of the protocol
+    duplicates          the answer or the error for a delivery that does not run the handler
+    settling            the handler has ended: what to record, after which back-off, and the answer
+    outcome_recording   retries until the store has recorded it
+    batch               many deliveries at once
+    inbox_flow          a delivery in the caller's transaction
+    handler_profile     what is known of a handler; `handler_kind`, `handler_call`, `handler_scope`
+    encrypting          payloads on their way to a store and back
+    observing           what an observed call reports to observers
+
 A record and its life:
 
     protocol            the requests to a store, and the answers
     transitions         the states of a record, and what can happen to it
     lifecycle           what a store does with a record, by that table; `operator_lifecycle` for operators
 
-One delivery:
+How flows run:
 
-    handler_profile     what a handler needs; with `handler_kind`, `handler_call` and `handler_scope`
-    call                one delivery, as the flows see it; `resolved_policy` has its numbers
-    delivery            the flow from the claim to the answer
-    fast_path           the usual delivery, without a generator
-    duplicates          the answer of a delivery that does not run the handler
-    settling            the handler ended: record, then answer; `record_retry` records until the store has it
-    batch               many deliveries at once
-    inbox_flow          one delivery in the caller's transaction
-    commands, driving   what a flow asks of the runtime, and the two drivers of all flows
+    commands            what a flow may ask of a runtime
+    driving             runs every flow and every program, blocking or async
 
 Operating:
 
-    operations, bulk_actions, searching, record_filter, archiving, health, circuit, observing
+    operations          the requests of operators and of maintenance
+    searching           the conditions of a search; `record_filter`: what they mean
+    bulk_actions        an operator's action on many keys; `archiving`: answers that leave the store
+    health              measured values against thresholds; `sample_schedule`: when to count a store
+    breaker             the states of a circuit breaker
+    secret_check        refuses a wrong secret for hidden keys
 
-Larger subjects have rooms of their own: `http`, `durable`, `outbox`, `consuming`, `tool_calls`, `regions`,
-`similarity`.
+Larger subjects have packages of their own: `http`, `durable`, `outbox` (with `sqs_wire`, a message in SQS),
+`consuming`, `tool_calls`, `regions`, `similarity`.
 """

@@ -1,8 +1,8 @@
-"""Answers leave the store for an archive: which ones, and how each is erased after it was written there.
+"""Moving answers to an archive: which ones, and how each is erased in the store afterwards.
 
-The caller writes between the two flows of a round: what `page` returns, before `erase`. An answer is erased only if
-its record still has the fence that was written, so one that was recorded meanwhile stays. Dying anywhere leaves an
-answer in the store, in the archive, or in both.
+In each round the caller writes what `page` returns to the archive, and then runs `erase`. An answer is
+erased only if its record still has the fence that was written, so one that was recorded meanwhile
+stays. A crash at any point leaves an answer in the store, in the archive, or in both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The delivery flow for a batch: claim all, run all, record all.
 
 With quick handlers, N messages need two store requests. With slow ones, finished items are recorded
-while the others still run, so that a crash loses little: no finished item waits longer than
+while the others still run, so that a crash loses little. No finished item waits longer than
 `LINGER` to be recorded. One failing item does not affect the others.
 
 Attempts count starts, although a batch is claimed before most of it starts:
@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from .. import events as ev
-from .._values.clocks import WorkerClock
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
 from .._values.owner_token import is_ahead
@@ -45,21 +44,23 @@ from .commands import (
 )
 from .delivery import claim_request, deliver, finish, granted
 from .duplicates import outcome_of, refusal
+from .outcome_recording import OutcomeRecording, retry_until_recorded
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .record_retry import OutcomeRecording, retry_until_recorded
 from .settling import RELEASE_PATIENCE, conclude, did_not_start, prepare
 
-__all__ = ["LINGER", "ask_all", "exchange_many", "job_of", "settle_all"]
+__all__ = ["LINGER", "ask_all", "deliver_many", "job_of", "settle_all"]
 
 LINGER: Final = 0.05
 """Seconds that a finished item may wait to be recorded together with others."""
+
+_WON, _LEASE_EXPIRED = Verdict.WON, Cause.LEASE_EXPIRED
 
 Answer: TypeAlias = Outcome[Any] | Raised
 Done: TypeAlias = tuple[int, ActiveClaim, Reply]
 """A handler that ended: the index of its call, its claim, its reply."""
 
 
-def exchange_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
+def deliver_many(calls: list[Call], concurrency: int) -> Flow[list[Answer]]:
     """One answer per call, in order. Equal keys of one batch run once."""
     return _Batch(calls, concurrency).run()
 
@@ -79,11 +80,14 @@ class _Batch:
     def run(self) -> Flow[list[Answer]]:
         calls = self.calls
         leaders: dict[bytes, int] = {}
+        at_once: list[int] = []
         for index, call in enumerate(calls):
-            leaders.setdefault(call.key.id, index)
-        self.waiting = [i for i, call in enumerate(calls) if leaders[call.key.id] != i]
-        self.later = [index for index in leaders.values() if _is_exact(calls[index])]
-        at_once = [index for index in leaders.values() if not _is_exact(calls[index])]
+            if leaders.setdefault(call.key.id, index) != index:
+                self.waiting.append(index)
+            elif _is_exact(call):
+                self.later.append(index)
+            else:
+                at_once.append(index)
         while (at_once or self.later) and self.stopped is None and not self.cancelled:
             if not at_once:
                 at_once = self.later[: self.concurrency]
@@ -106,7 +110,7 @@ class _Batch:
     # -- who runs? ----------------------------------------------------------------------------
 
     def _claim(self, indexes: list[int]) -> Flow[dict[int, ActiveClaim]]:
-        """Claim these in one request; those that may start now are returned."""
+        """Claim these in one request, and return those that may start now."""
         calls = self.calls
         asks = [
             claim_request(calls[index], ahead=place >= self.concurrency)
@@ -123,7 +127,7 @@ class _Batch:
             if isinstance(reply, Exception):
                 self._not_claimed(index, reply)
                 continue
-            if reply.verdict is Verdict.WON:
+            if reply.verdict is _WON:
                 if late < call.policy.usable and self._may_start(index, ask, reply):
                     won[index] = granted(call, ask, reply, sent)
                     continue
@@ -137,11 +141,11 @@ class _Batch:
 
     def _may_start(self, index: int, ask: ClaimRequest, reply: Claimed) -> bool:
         """False: it was tried before, so it starts under a claim that counts, or alone."""
-        died = reply.cause is Cause.LEASE_EXPIRED
+        died = reply.cause is _LEASE_EXPIRED
         if died and reply.attempt > 1 and self.concurrency > 1:
             self.waiting.append(index)
             return False
-        if is_ahead(ask.owner) and (died or reply.attempt > 1):
+        if (died or reply.attempt > 1) and is_ahead(ask.owner):
             self.later.append(index)
             return False
         return True
@@ -205,7 +209,7 @@ class _Batch:
 
 
 def _is_exact(call: Call) -> bool:
-    """The policy allows one start only: so it is claimed when it can start, and not before."""
+    """The policy allows one start only, so the key is claimed when its handler can start, not before."""
     return call.policy.hold or call.policy.max_attempts == 1
 
 
@@ -239,17 +243,25 @@ def settle_all(
             return
     prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]
     clock = calls[done[0][0]].clock
-    acks, retried = yield from _record_all([ask for ask, _ in prepared], done, clock)
-    for place, (index, claim, reply) in enumerate(done):
+    began = clock()
+    acks: list[Any] = yield PerformMany([ask for ask, _ in prepared])
+    again: dict[int, OutcomeRecording] = {}
+    for (index, claim, reply), (ask, _), ack in zip(done, prepared, acks, strict=True):
+        if isinstance(ack, Exception):
+            again[index] = OutcomeRecording(claim, ask, ack, began, _until(reply, began))
+        else:
+            claim.settled = True
+    if again:
+        yield from retry_until_recorded([*again.values()], clock)
+    for (index, claim, reply), (ask, problem), ack in zip(done, prepared, acks, strict=True):
+        call, one = calls[index], again.get(index)
         claim.settled = True
-        call, one = calls[index], retried.get(place)
-        ask, problem = prepared[place]
         try:
             if one is None:
-                answers[index] = conclude(call, claim, reply, ask, acks[place], problem)
-                continue
-            ack, problem = one.answer(call), problem or one.problem(call, reply)
-            answers[index] = conclude(call, claim, reply, one.ask, ack, problem)
+                answers[index] = conclude(call, claim, reply, ask, ack, problem)
+            else:
+                found, unkept = one.answer(call), problem or one.problem(call, reply)
+                answers[index] = conclude(call, claim, reply, one.ask, found, unkept)
         except Exception as error:
             answers[index] = Raised(error)
 
@@ -266,24 +278,6 @@ def ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
         yield Sleep(pause)
         yield from _once_more(asks, open_, replies)
     return replies
-
-
-def _record_all(
-    asks: list[Any], done: list[Done], clock: WorkerClock
-) -> Flow[tuple[list[Any], dict[int, OutcomeRecording]]]:
-    """Record all in one batch: the answers, and by place what was refused or unanswered, and retried."""
-    began = clock()
-    replies: list[Any] = yield PerformMany(asks)
-    retried: dict[int, OutcomeRecording] = {}
-    for place, (answer, (_, claim, reply)) in enumerate(zip(replies, done, strict=True)):
-        if isinstance(answer, Exception):
-            until = _until(reply, began)
-            retried[place] = OutcomeRecording(claim, asks[place], answer, began, until)
-        else:
-            claim.settled = True  # nothing is left to renew while others are retried
-    if retried:
-        yield from retry_until_recorded(list(retried.values()), clock)
-    return replies, retried
 
 
 def _until(reply: Reply, began: float) -> float | None:

@@ -1,11 +1,11 @@
 """An action of an operator on a record that was listed before: done, or why not.
 
-A list is old by the time that it is acted on, so each record is read again right before the act, and the
-store compares the fence and the lease in the same atomic request: a run that started or was renewed
-meanwhile keeps its claim, and an answer that was recorded meanwhile stays. Work that a worker is running is
-not touched.
+A list is old by the time that an operator acts on it. So each record is read again right before the
+action, and the store compares the fence and the lease in the same atomic request. A run that started or
+was renewed meanwhile keeps its claim, and an answer that was recorded meanwhile stays. Work that a
+worker is running is not touched.
 
-The command line and the dashboard both act on all that match with `act_on_listed`.
+The command line and the dashboard both use `act_on_listed` for all records that match.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Call(msgspec.Struct, eq=False):
     notify: Callable[[Event], None]
     observed: bool
     looked: bool = False
-    """The store was asked, and takes the key for new (`Store.recall`)."""
+    """The store has just answered that the key is new (`Store.recall`)."""
     decide: Callable[[Exception, int], Exception] | None = None
     """Of the handler's error and its attempt: the error that says what happens next, for a message
     of a consumer (`consuming.recovery`)."""

@@ -6,7 +6,7 @@ A flow never catches BaseException around a yield: a flow that is dropped stays 
 crash.
 
 Commands of plain data are hidden from the garbage collector (``gc=False``), which saves it work.
-Those that hold foreign objects are not: an error references its frames, the frames reference the
+Those that hold foreign objects are not. An error references its frames, the frames reference the
 reply that holds the error, and this would leak a reference cycle.
 """
 
@@ -143,7 +143,7 @@ class Within(msgspec.Struct, gc=False):
 
 
 class PerformMany(msgspec.Struct, gc=False):
-    """Many requests of one kind in one batch. Reply: a list of answers or exceptions."""
+    """Many requests of one kind, or several questions, in one batch. Reply: a list of answers or exceptions."""
 
     requests: list[Any]
 

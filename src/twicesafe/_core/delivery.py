@@ -35,10 +35,10 @@ from .duplicates import (
     outcome_of,
     refusal,
     refuse_busy,
-    refuse_crowd,
     refuse_mismatch,
     refuse_own_wait,
     refuse_suspended,
+    refuse_waiter,
 )
 from .durable.run_requests import FOREVER
 from .observing import started, waited
@@ -86,7 +86,7 @@ def deliver(
 
 
 def finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
-    """Run, then record: the part that a detached thread does by itself."""
+    """Run the handler, then record. A detached thread does this part alone."""
     reply: Reply = yield Invoke(claim, call.run, call.policy.timeout)
     return (yield from settle(call, claim, reply))
 
@@ -159,8 +159,8 @@ def admit(
 
 
 def claim_request(call: Call, looked: bool = False, ahead: bool = False) -> ClaimRequest:
-    """`looked`: the store was asked before, and takes the key for new. `ahead`: it may wait for its
-    start, so it is not counted if it is lost."""
+    """`looked`: the store has just answered that the key is new. `ahead`: the handler may start later,
+    so the attempt is not counted if the claim is lost."""
     policy = call.policy
     return ClaimRequest(
         call.key,
@@ -176,7 +176,7 @@ def claim_request(call: Call, looked: bool = False, ahead: bool = False) -> Clai
 def admitted(
     call: Call, ask: ClaimRequest, sent: float, answer: Claimed
 ) -> ActiveClaim | Claimed | None:
-    """What this answer decides: a claim to run under, or the same answer to replay. None: neither."""
+    """A claim to run under, or the answer to replay. None: neither."""
     if answer.verdict is _WON:
         usable = call.clock() - sent < call.policy.usable
         return granted(call, ask, answer, sent) if usable else None
@@ -188,7 +188,7 @@ def admitted(
 
 
 def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
-    """This process already works on the key: wait for its answer. None: ask the store."""
+    """Another caller in this process works on the key: wait for its answer. None: ask the store."""
     policy, clock = call.policy, call.clock
     while flight is not None:
         if flight.started:
@@ -205,7 +205,7 @@ def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
         try:
             found = yield AwaitFlight(flight, patience, policy.max_waiters, asks)
         except OverflowError:
-            refuse_crowd(call)
+            refuse_waiter(call)
         if call.observed and not asks:
             waited(call, began)
         # A leader without a fingerprint does not know the record's: the store must compare.
@@ -228,7 +228,7 @@ def _late(call: Call, took: float) -> StoreUnavailableError:
 def _pause_before(
     call: Call, answer: Claimed, began: float, turn: int, owner: bytes
 ) -> Sleep | Watch:
-    """How to wait until the key may be free; a call that does not wait any longer is refused."""
+    """How to wait until the key may be free. If the call has waited long enough, it is refused."""
     policy = call.policy
     patience = policy.wait - (call.clock() - began)
     if answer.state is State.SUSPENDED and (policy.rejects or patience * 1000 < answer.wait):

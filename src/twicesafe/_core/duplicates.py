@@ -37,10 +37,10 @@ __all__ = [
     "outcome_of",
     "refusal",
     "refuse_busy",
-    "refuse_crowd",
     "refuse_mismatch",
     "refuse_own_wait",
     "refuse_suspended",
+    "refuse_waiter",
 ]
 
 
@@ -48,7 +48,7 @@ _FAILED = State.FAILED
 _MARK = MARK[:1]
 
 ENDLESS: Final = FOREVER // 2
-"""Milliseconds: a longer suspension has no end."""
+"""Milliseconds. A longer suspension counts as one without an end."""
 
 
 def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any]:
@@ -162,7 +162,10 @@ def compensated(key: Key, reason: str) -> CompensatedError:
 
 def refuse_suspended(call: Call, answer: Claimed) -> NoReturn:
     until = answer.now + answer.wait
-    _refuse(call, suspended(None if answer.wait >= ENDLESS else until))
+    error = suspended(None if answer.wait >= ENDLESS else until)
+    if call.durable is not None:
+        error._run = call.durable.home, call.key.id
+    _refuse(call, error)
 
 
 def suspended(until: int | None) -> SuspendedError:
@@ -216,7 +219,7 @@ def _refuse(call: Call, error: TwicesafeError) -> NoReturn:
     raise error.about(call.key)
 
 
-def refuse_crowd(call: Call) -> NoReturn:
+def refuse_waiter(call: Call) -> NoReturn:
     _refuse(
         call,
         TooManyWaitersError(

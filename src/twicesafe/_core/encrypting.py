@@ -1,7 +1,7 @@
 """The one place where payloads are encrypted on their way to a store, and decrypted on their way back.
 
 A policy without `encryption` pays one comparison. A payload that cannot be decrypted is an error for the
-caller and an event for the operator; it never starts a handler, and plaintext is never written instead.
+caller and an event for the operator. It never starts a handler, and plaintext is never written instead.
 """
 
 from __future__ import annotations
@@ -115,10 +115,8 @@ def _decrypted(cipher: Cipher | None, payload: bytes, context: bytes) -> bytes:
         raise _foreign(error) from error
 
 
-def encrypted_body(cipher: Cipher | None, added: Added) -> Added:
+def encrypted_body(cipher: Cipher, added: Added) -> Added:
     """The message as it is written to the outbox. Its id, topic, key and headers stay readable."""
-    if cipher is None:
-        return added
     message = added.message
     body = cipher.encrypt(message.body, message_context(message.id, message.topic))
     return replace(added, message=replace(message, body=body))

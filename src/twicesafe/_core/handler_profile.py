@@ -100,7 +100,7 @@ class HandlerProfile:
         return bound
 
     def of_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The fingerprint of all arguments by name. A call without any has always the same."""
+        """The fingerprint of all arguments by name. All calls without arguments have the same one."""
         if args or kwargs or self._defaults or self._bound is not None:
             return fingerprint(self.named(args, kwargs))
         if self._no_arguments is None:
@@ -246,7 +246,7 @@ def check_setting(setting: Any) -> FingerprintSetting:
 
 
 def claimed_content(content: object, setting: FingerprintSetting) -> object:
-    """What a delivery without arguments is compared by: its own content, else the receiver's bytes.
+    """What to compare for a delivery without arguments: its own content, else the receiver's bytes.
 
     None: no check. The receiver's True or function would need arguments.
     """

@@ -1,7 +1,7 @@
 """The scope of a decorated function: its name, if the name alone tells two functions apart.
 
-Two closures of one factory have one name and do different things. So everything that a function depends
-on besides its arguments and its module is looked for, and refused unless the caller names a scope.
+Two closures of one factory have one name and do different things. So a function that depends on
+anything besides its arguments and its module is refused, unless the caller names a scope.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ __all__ = ["Check", "Health", "Recent", "Signs", "Status", "Thresholds", "judge"
 Status: TypeAlias = Literal["ok", "degraded", "failing"]
 
 ENOUGH: Final = 20
-"""Deliveries from which a share says something."""
+"""The fewest deliveries for which a share is meaningful."""
 
 _RANK: Final = {"unknown": 0, "ok": 0, "degraded": 1, "failing": 2}
 

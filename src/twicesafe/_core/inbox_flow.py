@@ -36,8 +36,8 @@ from .call import Call
 from .commands import Flow, Invoke, Raised, Reply, Returned
 from .duplicates import outcome_of, refusal, refuse_mismatch, refuse_own_wait
 from .observing import completed, failed, replayed, started
+from .outcome_recording import without_payload
 from .protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
-from .record_retry import without_payload
 from .settling import prepare
 
 __all__ = [
@@ -60,14 +60,13 @@ __all__ = [
 FOREVER = 1e9
 """Lease in seconds: here the transaction holds the claim, not a lease."""
 
-PATIENCE = 0.25
+DEFERRED_WAIT = 0.25
 """Seconds that a delivery waits for the last failure of its key to be written."""
 
 
 class AwaitDeferred(msgspec.Struct, gc=False):
-    """Wait until the deferred writes for this key are in the store, at most so long.
-
-    There are none almost always; then there is nothing to wait for.
+    """Wait until the deferred writes for this key are in the store, at most this long. Usually there
+    are none.
     """
 
     id: bytes
@@ -86,7 +85,7 @@ class Enter(msgspec.Struct, gc=False):
     done: bool = False
     """Insert the record as completed (`accept`)."""
     wait: float = 0.0
-    """Seconds for which another transaction may hold the key."""
+    """Seconds to wait for another transaction that holds the key."""
 
     @property
     def id(self) -> bytes:
@@ -196,7 +195,7 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
     """
     refuse_own_wait(call)
     if waits:
-        yield AwaitDeferred(call.key.id, PATIENCE)
+        yield AwaitDeferred(call.key.id, DEFERRED_WAIT)
     ask = entry(call)
     try:
         entered: Entered = yield ask
@@ -335,7 +334,7 @@ def _undone(problem: ResultError) -> ResultError:
 
 
 def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
-    """The recording statement failed and the transaction with it, so `optional` cannot help."""
+    """The recording statement failed, and with it the transaction, so `optional` cannot help."""
     problem = NotStorableError(
         f"the database refused the result ({error.message}); nothing was recorded: roll back, so "
         "that nothing is applied",
@@ -347,7 +346,7 @@ def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
 
 
 def _unusable(error: AtomicityBrokenError) -> UsageError:
-    """The transaction was already broken when it was handed to us."""
+    """The transaction was already broken when we got it."""
     return UsageError(
         f"the transaction on this connection accepts no statements: {error.message}; roll it back "
         "and start a new one"

@@ -229,7 +229,7 @@ def complete(row: Row | None, ask: Complete, now: int) -> tuple[Ack, Row | None]
 
 
 for _from in (_IN_PROGRESS, State.HELD, State.PARKED):
-    # What `complete` does is in the table. Checked once: to look it up for every call is slow.
+    # What `complete` does is in the table. Checked once: a lookup for every call would be slow.
     assert TRANSITIONS[_from, RecordEvent.COMPLETE] is _COMPLETED
     assert TRANSITIONS[_from, RecordEvent.REMEMBER] is _FAILED
 

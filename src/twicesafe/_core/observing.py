@@ -18,7 +18,7 @@ _LEASE_EXPIRED = Cause.LEASE_EXPIRED
 
 
 def started(call: Call, claim: ActiveClaim, asked: bool = True) -> None:
-    """The claim was granted. From here on the handler's time counts. `asked`: by our own request."""
+    """The claim was granted, and the handler's time counts from here. `asked`: our own request got it."""
     if call.tracer is not None:
         claim.origin = call.tracer.origin()
     took = call.clock() - claim.started
@@ -49,5 +49,5 @@ def replayed(
 
 
 def waited(call: Call, began: float) -> None:
-    """It does not wait any longer: it runs, has its answer, or is refused."""
+    """The wait has ended: the call runs, has its answer, or is refused."""
     call.notify(ev.Waited(call.key, call.clock() - began))

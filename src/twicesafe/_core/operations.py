@@ -34,6 +34,7 @@ from .protocol import (
 
 __all__ = [
     "audit",
+    "bad_cursor",
     "check_limit",
     "check_operator",
     "operate",
@@ -50,10 +51,10 @@ __all__ = [
 LONGEST: Final = 4000
 """Characters of a name or a reason in the audit trail: what every store keeps."""
 
-BITE = 500
+BATCH = 500
 """Records examined in one short transaction of a sweep."""
 
-SMALLEST_BITE = 20
+SMALLEST_BATCH = 20
 
 
 def read(key: Key, steps: bool = False) -> Flow[Record | None]:
@@ -87,7 +88,7 @@ def tidy_runs() -> Flow[None]:
     """Remove the steps of runs whose records are gone."""
     after = b""
     while True:
-        _, after = yield TidyRuns(BITE, after)
+        _, after = yield TidyRuns(BATCH, after)
         if not after:
             return
 
@@ -148,16 +149,16 @@ def sweep(limit: int | None) -> Flow[SweepReport]:
         check_limit(limit)
     removed = examined = 0
     after = ""
-    bite = BITE
+    batch = BATCH
     while True:
         # A small remaining limit must not make small batches: live records are examined too.
         most = ALL if limit is None else limit - removed
         try:
-            report, after = yield Sweep(bite, after, most)
+            report, after = yield Sweep(batch, after, most)
         except StoreUnavailableError:
-            if bite <= SMALLEST_BITE:
+            if batch <= SMALLEST_BATCH:
                 raise
-            bite //= 4  # too much at once for the store: use smaller batches
+            batch //= 4  # too much at once for the store: use smaller batches
             continue
         removed += report.removed
         examined += report.examined
@@ -174,7 +175,7 @@ def park_stuck(before: int, retention: int) -> Flow[list[Record]]:
     parked: list[Record] = []
     after = ""
     while True:
-        page: Page = yield Browse(BITE, (State.IN_PROGRESS,), after=after)
+        page: Page = yield Browse(BATCH, (State.IN_PROGRESS,), after=after)
         for row in page.rows:
             if row.lease_until > before:
                 continue
@@ -292,7 +293,11 @@ def page_of(ask: Browse) -> Flow[Page]:
     try:
         return (yield ask)  # type: ignore[no-any-return]
     except (ValueError, OverflowError) as error:
-        raise UsageError("after= is not valid: use the cursor of the last page") from error
+        raise bad_cursor() from error
+
+
+def bad_cursor() -> UsageError:
+    return UsageError("after= is not valid: use the cursor of the last page")
 
 
 def check_limit(limit: object, name: str = "limit") -> None:

@@ -1,7 +1,7 @@
 """The requests that `_core` sends to a store, and the answers. Plain data.
 
-A *request* is one atomic store operation on one key. Because requests are data, they can be joined
-into batches; tests can count, delay, lose, repeat and intercept them.
+A *request* is one atomic store operation on one key. Requests are data, so stores can batch them, and
+tests can count, delay, lose, repeat and intercept them.
 
     worker    Claim  Renew  Complete  Fail  Abandon
     anyone    Read
@@ -39,7 +39,7 @@ from typing import ClassVar, Final, TypeAlias, final
 import msgspec
 
 from .._values.keys import Key
-from .._values.records import Cause, Row, State
+from .._values.records import Cause, Record, Row, State
 from .._values.steps import Step
 
 __all__ = [
@@ -79,9 +79,9 @@ class Verdict(enum.Enum):
     REPLAY = enum.auto()
     """Completed, or failed permanently: the row holds the answer."""
     BUSY = enum.auto()
-    """Another worker has a live claim; ``wait`` = what is left of its lease."""
+    """Another worker has a live claim; ``wait`` = the rest of its lease."""
     RESTING = enum.auto()
-    """The last attempt failed, or the run is suspended; ``wait`` = what is left of it."""
+    """The last attempt failed, or the run is suspended; ``wait`` = the rest of the back-off or suspension."""
     MISMATCH = enum.auto()
     HELD = enum.auto()
     PARKED = enum.auto()
@@ -121,7 +121,7 @@ class Claimed(msgspec.Struct, gc=False):
     closes: bool = False
     """HELD, PARKED: this claim closed the key; later claims find it closed."""
     reason: str = ""
-    """HELD: why, if it is not that a worker stopped."""
+    """HELD: why, unless a worker stopped."""
     locked: bool = False
     """BUSY: an open inbox transaction holds the key. Its end is not announced, so poll."""
     steps: list[Step] | None = None
@@ -259,7 +259,7 @@ class Forget(msgspec.Struct, gc=False):
 class Discard(msgspec.Struct, gc=False):
     """Write to the audit trail that the key's dead letter was removed; the record stays as it is.
 
-    `retention`: where trails are kept apart from records, this one is kept at least so long.
+    `retention`: if the store keeps trails apart from records, it keeps this one at least that long.
     """
 
     op: ClassVar[str] = "discard"
@@ -333,7 +333,7 @@ class RaiseFences(msgspec.Struct, gc=False):
     op: ClassVar[str] = "raise_fences"
     above: int
     id: bytes = bytes(32)
-    """It is about no key; stores order and batch requests by their ids."""
+    """The request is about no key, but stores order and batch requests by their ids."""
 
 
 class Survey(msgspec.Struct, gc=False):
@@ -392,6 +392,10 @@ class Page(msgspec.Struct, gc=False):
 
     rows: list[Row]
     after: str = ""
+
+    def view(self) -> list[Record]:
+        """As users see them."""
+        return [row.view() for row in self.rows]
 
 
 Request: TypeAlias = (

@@ -6,7 +6,7 @@
     hold        outcome unknown, and the policy is at most once
 
 The value is encoded before the record says done. If the store refuses the record or does not
-answer, `record_retry` retries.
+answer, `outcome_recording` retries.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .commands import EndFlight, Flow, LostBeforeStartError, Raised, Reply, Retu
 from .consuming.recovery import DeadLetter, Retry
 from .encrypting import encrypted
 from .observing import completed, failed
+from .outcome_recording import OutcomeRecording, retry_until_recorded, without_payload
 from .protocol import Abandon, Ack, Claimed, Complete, Fail, Verdict
-from .record_retry import OutcomeRecording, retry_until_recorded, without_payload
 from .resolved_policy import ResolvedPolicy
 
 __all__ = ["conclude", "did_not_start", "prepare", "record_again", "recorded_answer", "settle"]
@@ -88,7 +88,7 @@ def record_again(
     sent: float,
     error: Exception,
 ) -> Flow[tuple[Any, Ack | None, ResultError | None]]:
-    """The store refused this recording or did not answer: what was recorded in the end, and how."""
+    """The store refused this recording or did not answer: retry, and return what was recorded in the end."""
     recording = OutcomeRecording(claim, ask, error, sent)
     yield from retry_until_recorded([recording], call.clock)
     ack = recording.answer(call)
@@ -205,14 +205,14 @@ def conclude(
 
 
 def _undecided(call: Call, ack: Ack | None) -> LeaseLostError | StoreUnavailableError:
-    """For a message of a consumer: a decision that is not on record decides nothing."""
+    """For a message of a consumer: a decision that is not recorded does not count."""
     if ack is None:
         return StoreUnavailableError(
             "the attempt failed, and the store did not record it; the message is tried again",
             key=call.key,
         )
     return LeaseLostError(
-        "the attempt failed after another worker took the message over; that one decides about it",
+        "the attempt failed after another worker took over the message; that worker decides about it",
         key=call.key,
     )
 
@@ -223,10 +223,10 @@ def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
     for pause in (0.05, 0.2, None) if patient else (None,):
         try:
             return (yield ask if patient else Within(ask, RELEASE_PATIENCE))  # type: ignore[no-any-return]
-        except Exception as trouble:
+        except Exception as refused:
             if pause is None:
-                call.notify(ev.StoreFailed(call.key, "fail", cause_of(trouble)))
-            elif isinstance(trouble, StoreUnavailableError):
+                call.notify(ev.StoreFailed(call.key, "fail", cause_of(refused)))
+            elif isinstance(refused, StoreUnavailableError):
                 yield Sleep(pause)
             else:
                 ask = without_payload(ask)
@@ -234,7 +234,7 @@ def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
 
 
 def _encode(call: Call, value: Any, origin: bytes) -> tuple[bytes | None, ResultError | None]:
-    """What the store gets of the value, or the reason why there is nothing."""
+    """The bytes to store for this value, or the reason why there are none."""
     policy = call.policy
     try:
         payload = policy.codec.encode(value, call.declared)
@@ -269,16 +269,16 @@ def _encode(call: Call, value: Any, origin: bytes) -> tuple[bytes | None, Result
 def _encode_failure(
     call: Call, name: str, error: BaseException
 ) -> tuple[bytes | None, ResultError | None]:
-    """What the store gets of a failure that is the answer; nothing, if it cannot be encrypted."""
+    """The bytes to store for a failure that is the answer; None if they cannot be encrypted."""
     payload = msgspec.json.encode({"type": name, "message": text_of(error)})
     try:
         return encrypted(call.policy.cipher, call.key, State.FAILED, payload), None
-    except Exception as trouble:
+    except Exception as failed:
         problem = NotStorableError(
-            f"the failure is recorded, but its text could not be encrypted ({type(trouble).__name__})",
+            f"the failure is recorded, but its text could not be encrypted ({type(failed).__name__})",
             key=call.key,
         )
-        problem.__cause__ = trouble
+        problem.__cause__ = failed
         return None, problem
 
 

@@ -26,7 +26,6 @@ from .outbox.requests import Message
 __all__ = ["OURS", "body_of", "deduplication_id", "entry_of", "headers_of", "size_of"]
 
 MOST_ATTRIBUTES: Final = 10
-LONGEST_ID: Final = 128
 
 ID, KEY, TOPIC, BODY, HEADERS = (
     "id",

@@ -159,7 +159,7 @@ def _work(setting: _Setting, over: Any) -> int:
                 died += 1
                 if worker.returncode != -signal.SIGKILL:
                     said = (Path(setting.folder) / "saga.log").read_text(errors="replace")
-                    raise StormError(f"workers fail by themselves: {said.strip()[-200:]}")
+                    raise StormError(f"workers fail without being killed: {said.strip()[-200:]}")
             while len(workers) < WORKERS:
                 workers.append(_started(setting))
             time.sleep(0.02)

@@ -205,5 +205,7 @@ class Storm:
             self._crashes += 1
             if self._crashes > 3:
                 said = self._log.read_text(errors="replace").strip().splitlines()
-                raise StormError(f"workers fail by themselves: {said[-1] if said else 'no log'}")
+                raise StormError(
+                    f"workers fail without being killed: {said[-1] if said else 'no log'}"
+                )
         self._start()

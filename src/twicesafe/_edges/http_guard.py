@@ -31,7 +31,7 @@ from .._core.http.flow import (
 from .._core.http.message import StoredResponse
 from .._core.http.policy import HttpPolicy
 from .._core.http.rules import Admission, HttpRules
-from .._core.http.stored import RESPONSE_CODEC
+from .._core.http.stored_response import RESPONSE_CODEC
 from .._values.policy import Policy
 from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver, Receiver

@@ -1,6 +1,6 @@
 """Words for people, on a terminal or on a page: escaped text, ages, counts, and what a state means.
 
-Keys come from senders, so they are never shown raw: control characters, ANSI and OSC sequences, line
+Keys come from senders, so they are never shown raw. Control characters, ANSI and OSC sequences, line
 breaks, and invisible characters such as bidi marks are shown as escapes.
 """
 

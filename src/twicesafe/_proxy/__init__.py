@@ -5,7 +5,7 @@
     settings     settings from the command line, the environment and the file
     supervisor   the socket, the workers, reload and stop; health and metrics (admin)
     worker       one process, built from the parts below
-    listening    the server, with a guard before its parser
+    server       the server, with a guard before its parser
     front        the ASGI application that the server calls
     mcp_tools    tool calls of an MCP server, by their `mcp_settings`
     upstream     one exchange with the service, never repeated, on one of its `connections`

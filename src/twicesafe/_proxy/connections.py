@@ -1,6 +1,6 @@
 """Connection pool to the upstream. A connection is never reused after an error.
 
-An idle connection is kept for a short time and checked before it is reused: it is closed if the server
+An idle connection is kept for a short time and checked before it is reused. It is closed if the server
 closed it or sent data without a request. `Unreachable` means that there was no connection, so nothing was
 sent. `UpstreamLost` means that the request was sent, but no complete response came back. The
 `ResponseGuard` checks every line of a response before the parser sees it.
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
         self._resting = self._broken = False
         self._unread = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._patience = 0.0
+        self._timeout = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
         except h11.RemoteProtocolError as error:
             raise UpstreamLost("its response was incomplete, or is not HTTP") from error
 
-    async def more(self, patience: float) -> None:
+    async def more(self, seconds: float) -> None:
         """Wait for data; raises `UpstreamLost` if none can come any more.
 
         The time-out starts at the last byte written: while the request is still being sent, the
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
         if self._unread > _MOST_UNREAD:
             self.transport.resume_reading()
         self._unread = 0
-        self._waiter, self._patience = asyncio.get_running_loop().create_future(), patience
+        self._waiter, self._timeout = asyncio.get_running_loop().create_future(), seconds
         self._watch()
         try:
             await self._waiter
@@ -266,19 +266,19 @@ class Connection(asyncio.Protocol):
 
     def _watch(self) -> None:
         self._relax()
-        silent = UpstreamTimedOut(f"silent for {self._patience:g} s")
+        silent = UpstreamTimedOut(f"silent for {self._timeout:g} s")
         loop = asyncio.get_running_loop()
-        self._alarm = loop.call_later(self._patience, self._wake, silent)
+        self._alarm = loop.call_later(self._timeout, self._wake, silent)
 
     def _relax(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _wake(self, trouble: UpstreamLost | None = None) -> None:
+    def _wake(self, failure: UpstreamLost | None = None) -> None:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
-            waiter.set_result(None) if trouble is None else waiter.set_exception(trouble)
+            waiter.set_result(None) if failure is None else waiter.set_exception(failure)
 
     # -- its life -----------------------------------------------------------------------------
 

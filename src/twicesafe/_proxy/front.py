@@ -3,7 +3,7 @@
     Front( IdempotencyMiddleware( Upstream ) )          with [mcp.tools]: `McpTools` around the middleware
 
 If the upstream gives no complete answer, a client without a key, or on a route that may re-run, gets a
-502; a response that has begun is cut. Every rejection and disconnection is logged with the method, the
+502. A response that has begun is cut. Every rejection and disconnection is logged with the method, the
 path and the short form of the key. The proxy's own answers get a Date and a Server field. A client
 that reads nothing of its response for too long is disconnected; if it had a key, its response is still
 recorded.
@@ -51,10 +51,10 @@ class Front:
         policy: HttpPolicy,
         forwarding: Forwarding,
         metrics: Metrics,
-        patience: float = 30,
+        client_timeout: float = 30,
         mcp: McpSettings | None = None,
     ) -> None:
-        self._patience = patience
+        self._client_timeout = client_timeout
         layer = IdempotencyMiddleware(upstream, receiver=receiver, policy=policy)
         self._app: App = layer
         if mcp is not None and mcp.tools:
@@ -65,7 +65,7 @@ class Front:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         peer = scope["client"][0] if scope.get("client") else "unknown"
-        out = _Out(send, self._patience, lambda: self._named(scope))
+        out = _Out(send, self._client_timeout, lambda: self._named(scope))
         out.is_awaited = any(name == b"expect" for name, _ in scope["headers"])
 
         async def read() -> Message:
@@ -123,10 +123,10 @@ class ClientStalled(ConnectionError):  # noqa: N818 - for the layer, a client th
 class _Out:
     """Sends to the client: knows whether a response has begun, and completes our own answers."""
 
-    __slots__ = ("_named", "_patience", "_send", "is_awaited", "status")
+    __slots__ = ("_client_timeout", "_named", "_send", "is_awaited", "status")
 
-    def __init__(self, send: Send, patience: float, named: Callable[[], str]) -> None:
-        self._send, self._patience, self._named = send, patience, named
+    def __init__(self, send: Send, client_timeout: float, named: Callable[[], str]) -> None:
+        self._send, self._client_timeout, self._named = send, client_timeout, named
         self.status = 0
         """0: no response has begun."""
         self.is_awaited = False
@@ -142,12 +142,12 @@ class _Out:
             if self.is_awaited:  # it may continue with its body, or with another request
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._client_timeout):
                 await self._send(message)
         except TimeoutError:
             _log.warning(
                 "%s: the client read nothing of its response for %g s and was disconnected",
-                self._named(), self._patience,
+                self._named(), self._client_timeout,
             )  # fmt: skip
             raise ClientStalled from None
 

@@ -30,7 +30,7 @@ from .._core.tool_calls.json_rpc import (
     response_in,
 )
 from .._edges.tool_guard import Invocation, ToolGuard
-from ..asgi._messages import App, Message, Receive, Scope, Send, again, request_of, whole_body
+from ..asgi._messages import App, Message, Receive, Scope, Send, request_of, whole_body, with_body
 from ..errors import MissingKeyError, UsageError
 from ..receiver import AsyncReceiver
 from .connections import Unreachable, UpstreamLost
@@ -79,7 +79,7 @@ class McpTools:
         except UnreadableError as error:
             return await _respond(send, 400, refusal_message(str(error)))
         if call is None or call.tool not in self._tools:
-            return await self._app(scope, again(body, receive), send)
+            return await self._app(scope, with_body(body, receive), send)
         return await self._called(scope, body, call, send)
 
     async def _called(self, scope: Scope, body: bytes, call: RpcCall, send: Send) -> None:

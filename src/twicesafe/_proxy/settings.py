@@ -32,8 +32,8 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta
 
 from .._core.http.forwarding import Forwarding
+from .._core.http.key_sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
 from .._core.http.policy import HttpPolicy
-from .._core.http.sources import BodyHash, HeaderField, JsonMember, KeySource, QueryParameter
 from .._edges.listener import ListenAddress
 from .._values.settings import shown
 from ..configuration import resolve

@@ -26,8 +26,8 @@ from .._edges.listener import ListenAddress, shown
 from ..errors import ConfigurationError, TwicesafeError
 from ..stores._urls import mask, open_async_store
 from .admin import Admin
-from .listening import server
 from .metrics import WorkerCount, added
+from .server import server
 from .settings import ProxySettings
 from .worker import WorkerReport
 
@@ -161,8 +161,8 @@ class Supervisor:
         everyone = self._workers | self._leaving
         for process in everyone:
             process.end()
-        patience = self.settings.grace + _MARGIN
-        await asyncio.gather(*(process.over(patience) for process in everyone))
+        seconds = self.settings.grace + _MARGIN
+        await asyncio.gather(*(process.over(seconds) for process in everyone))
 
     # -- admin --------------------------------------------------------------------------------
 
@@ -233,12 +233,12 @@ class _Process:
             self.last = msgspec.json.decode(line, type=WorkerReport)
         return status
 
-    async def over(self, patience: float) -> None:
-        """Wait for its exit; kill it if it takes longer than ``patience``."""
+    async def over(self, seconds: float) -> None:
+        """Wait for its exit; kill it if it takes longer than ``seconds``."""
         if self._process is None:
             return
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 await self._process.wait()
         except TimeoutError:
             _log.error("a worker did not exit in time and is killed")

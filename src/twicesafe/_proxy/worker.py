@@ -26,9 +26,9 @@ from ..encryption import KeyRing
 from ..errors import TwicesafeError
 from ..receiver import AsyncReceiver
 from .front import Front
-from .listening import server
 from .log_lines import set_up
 from .metrics import Metrics, WorkerCount
+from .server import server
 from .settings import ProxySettings
 from .upstream import Upstream
 
@@ -69,19 +69,19 @@ class Worker:
             context=_trust(settings.upstream_ca),
             metrics=self.metrics,
         )
-        patience = settings.client_timeout
+        client_timeout = settings.client_timeout
         self.front = Front(
             self.upstream,
             self.receiver,
             policy,
             forwarding,
             self.metrics,
-            patience,
+            client_timeout,
             settings.mcp_tools(),
         )
         self.server = server(
             self.front,
-            patience=patience,
+            client_timeout=client_timeout,
             keep_alive=settings.keep_alive,
             max_head=settings.max_head,
             grace=settings.grace,

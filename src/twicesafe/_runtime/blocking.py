@@ -71,7 +71,7 @@ class BlockingRuntime(SharedState):
         super().__init__(store, store.perform_many, **shared)
 
     def break_circuit(self, settings: Breaker, fallback: Any) -> StoreGuard:
-        """Stop asking a store that fails. Renewals go where their claims are."""
+        """Stop asking a store that fails. A renewal goes to the store that granted its claim."""
         guard = self._guard_by(settings, GuardedStore, fallback)
         self.keeper._perform_many = GuardedStore(self.store, fallback, guard).perform_many
         return guard
@@ -117,7 +117,7 @@ class BlockingFlowRun(FlowRun):
         return self._perform(ask)
 
     def record(self, what: Any, perform: Callable[[Any], Any] | None = None) -> Any:
-        """Record in spite of an interrupt: send the request again, and delay the interrupt."""
+        """Record despite an interrupt: send the request again, and delay the interrupt."""
         perform = perform or self._perform
         try:
             return perform(what)
@@ -157,10 +157,10 @@ class BlockingFlowRun(FlowRun):
     # -- one method per command ---------------------------------------------------------------
 
     def _await_flight(self, command: AwaitFlight) -> Any:
-        bell = threading.Event()
+        wakeup = threading.Event()
         flight = command.flight
-        if self._wait_for(command, bell.set) and not bell.wait(command.seconds):
-            self._flights.leave(flight, bell.set)
+        if self._wait_for(command, wakeup.set) and not wakeup.wait(command.seconds):
+            self._flights.leave(flight, wakeup.set)
             return None
         return flight.answer or True
 

@@ -1,7 +1,7 @@
 """Running a consumer: performs what `_core.consuming.flow` decides, in threads or on an event loop.
 
-Handlers run in a bounded pool (or as tasks), one fetch is under way at a time, and everything that
-happens is reported to the flow through one queue. The leases of running handlers are renewed by the
+Handlers run in a bounded pool (or as tasks), and one fetch runs at a time. One queue reports
+everything that happens to the flow. The leases of running handlers are renewed by the
 receiver's lease keeper. An interrupt that escapes drops the flow, as a crash would: the broker
 redelivers, and the claims expire.
 """

@@ -16,15 +16,17 @@ from collections.abc import Callable
 from typing import Final
 
 from .._core.inbox_flow import DeferredWrite
-from .._core.record_retry import without_payload
+from .._core.outcome_recording import without_payload
 from .._forking import in_child
 from .._values.clocks import WorkerClock, since_boot
 from ..errors import StoreError, TwicesafeError
 
 __all__ = ["DeferredWrites"]
 
-PATIENCE: Final = 60.0
+RETRY_FOR: Final = 60.0
+"""Seconds for which a write that fails is tried again; then it is dropped and logged."""
 PAUSE: Final = 0.01
+"""Seconds before the second try. Each further pause is twice as long, up to half a second."""
 
 _log = logging.getLogger("twicesafe")
 
@@ -70,12 +72,12 @@ class DeferredWrites:
         with self._changed:
             self._changed.wait_for(lambda: id not in self.pending, seconds)
 
-    def close(self, patience: float = 5.0) -> None:
+    def close(self, timeout: float = 5.0) -> None:
         """Finish the remaining writes, waiting at most this many seconds."""
         thread = self._thread
         if thread is not None:
             self._queue.put(None)
-            thread.join(patience)
+            thread.join(timeout)
             self._thread = None
 
     def _run(self) -> None:
@@ -94,7 +96,7 @@ class DeferredWrites:
                 self._changed.notify_all()
 
     def _insist(self, deferred: DeferredWrite) -> None:
-        until = self._clock() + PATIENCE
+        until = self._clock() + RETRY_FOR
         pause = PAUSE
         refused = 0
         while True:

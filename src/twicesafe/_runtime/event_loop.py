@@ -83,7 +83,7 @@ class EventLoopRuntime(SharedState):
         return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
 
     def break_circuit(self, settings: Breaker, fallback: Any) -> StoreGuard:
-        """Stop asking a store that fails. Renewals go where their claims are."""
+        """Stop asking a store that fails. A renewal goes to the store that granted its claim."""
         guard = self._guard_by(settings, AsyncGuardedStore, fallback)
         plain = self._perform_blocking
 
@@ -217,7 +217,7 @@ class EventLoopFlowRun(FlowRun):
         raise refused
 
     async def _recorded(self, answer: Any) -> Any:
-        """Wait for a recording in spite of a cancellation, which is raised after the flow."""
+        """Wait for a recording despite a cancellation, which is raised after the flow."""
         try:
             return await answer
         except asyncio.CancelledError as error:
@@ -328,12 +328,16 @@ class EventLoopFlowRun(FlowRun):
             return Raised(error)
 
     async def _on_transaction(self, command: OnTransaction) -> Any:
+        """A statement that is cancelled may be executed all the same: a BEGIN would leave the user's
+        connection in a transaction. So it ends before it is rolled back, in the background if that takes long."""
+        act = asyncio.ensure_future(getattr(command.transaction, command.act)(*command.args))
         try:
-            return await getattr(command.transaction, command.act)(*command.args)
+            return await asyncio.shield(act)
         except Exception:
             raise
         except BaseException:
-            await command.transaction.rollback()
+            ending = asyncio.ensure_future(_roll_back(act, command.transaction))
+            await asyncio.wait({ending}, timeout=RELEASE_PATIENCE)
             raise
 
     async def _watch(self, command: Watch) -> None:
@@ -393,6 +397,11 @@ def _runs(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
+
+
+async def _roll_back(act: asyncio.Future[Any], transaction: Any) -> None:
+    await asyncio.wait({act})
+    await transaction.rollback()
 
 
 def _swallow(task: asyncio.Future[Any]) -> None:

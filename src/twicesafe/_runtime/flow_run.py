@@ -15,6 +15,7 @@ from .._core.call import Call
 from .._core.commands import AwaitFlight, EndFlight, JoinFlight, PerformMany
 from .._core.durable.run_requests import FOREVER, FailRun, RecordStep, StartRun, Suspend
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
+from .._core.searching import QUESTIONS
 from .._values.context import ActiveClaim
 from .single_flight import Flight, SingleFlight
 
@@ -83,9 +84,10 @@ class FlowRun:
         self._asked = None  # an interrupt before this line releases all of them
 
     def _asks(self, command: PerformMany) -> bool:
-        """True for a batch of claims; other batches record."""
-        if not command.requests or type(command.requests[0]) is not ClaimRequest:
-            return False
+        """True for a batch of claims or questions; other batches record."""
+        kind = type(command.requests[0]) if command.requests else None
+        if kind is not ClaimRequest:
+            return kind in QUESTIONS
         first, asked = command.requests[0], self._asked
         if not (isinstance(asked, list) and any(first is one for one in asked)):  # not a retry
             self._asked = command.requests

@@ -1,7 +1,7 @@
 """A guarded store: the circuit breaker of a receiver, around its store.
 
-While all is well the receiver uses the store itself, so the breaker costs nothing. The first failed
-delivery puts the guard in front of it, and the first answer takes it away again.
+While the store works, the receiver uses it directly, so the breaker costs nothing. The first failed
+delivery puts the guard in front of it, and the first answer removes it again.
 
     a claim          refused while the circuit is open, or sent to the fallback (not of a durable run:
                      its steps are in the store)
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import events as ev
-from .._core.circuit import Circuit, CircuitState
+from .._core.breaker import Circuit, CircuitState
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Verdict
 from .._forking import in_child
 from .._values.breaker import Breaker
@@ -98,7 +98,7 @@ class StoreGuard:
             self._tell()
 
     def judge(self, answer: object) -> None:
-        """Of an answer, or of the exception in its place. Other errors are answers, too."""
+        """Count an answer, or the exception in its place. Other errors are answers, too."""
         if isinstance(answer, StoreUnavailableError):
             self.failed()
         else:

@@ -1,4 +1,4 @@
-"""The threads of a blocking consumer's handlers: as few of them work as the handlers leave idle.
+"""The threads of a blocking consumer's handlers: only as many run as the handlers need.
 
 A thread that takes a job wakes one more thread if there are more jobs, and then runs its own. A handler that waits
 (for a server, a file) leaves the interpreter to the thread that was woken, which takes the next job, and so on: all

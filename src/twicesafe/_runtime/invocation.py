@@ -1,7 +1,7 @@
 """Running a handler under its claim: the same in every runtime.
 
 The claim is active (`current_claim`) only while the handler runs. Whatever the handler raises is
-the reply, cancellations and interrupts too: the flow must learn that the attempt is over, so that
+the reply, cancellations and interrupts too. The flow must learn that the attempt is over, so that
 tasks and threads that the handler left running see `lost`. The flow's caller raises it afterwards.
 """
 

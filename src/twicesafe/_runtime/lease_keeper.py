@@ -47,7 +47,7 @@ class LeaseKeeper:
         self._pace = float("inf")
         self._seen = 0
         self._added = 0
-        self._bell = threading.Event()
+        self._wakeup = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -76,7 +76,7 @@ class LeaseKeeper:
 
     def close(self) -> None:
         self._closed, self._awake = True, False
-        self._bell.set()
+        self._wakeup.set()
 
     def forget_all(self) -> None:
         """After a fork: the thread and its claims stayed with the parent."""
@@ -90,12 +90,12 @@ class LeaseKeeper:
             self._reset()  # claimed while it was closed: renewed like any other claim
         self._pace = min(self._pace, pace)
         self._awake = True
-        self._bell.set()
+        self._wakeup.set()
         if self._thread is None:
-            bell = self._bell
+            wakeup = self._wakeup
             self._thread = threading.Thread(
                 target=_keep,
-                args=(weakref.ref(self, lambda _: bell.set()), bell),
+                args=(weakref.ref(self, lambda _: wakeup.set()), wakeup),
                 name="twicesafe-lease-keeper",
                 daemon=True,
             )
@@ -161,13 +161,13 @@ class LeaseKeeper:
             self._live[claim] = at
 
 
-def _keep(keeper: weakref.ref[LeaseKeeper], bell: threading.Event) -> None:
-    """The thread: between rounds it references only the bell, so the keeper can be collected."""
+def _keep(keeper: weakref.ref[LeaseKeeper], wakeup: threading.Event) -> None:
+    """The thread: between rounds it references only the wakeup, so the keeper can be collected."""
     while True:
         there = keeper()
         if there is None or not there._round():
             return
         pause = there._next_round()
         del there
-        bell.wait(pause)
-        bell.clear()
+        wakeup.wait(pause)
+        wakeup.clear()

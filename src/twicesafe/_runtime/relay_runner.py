@@ -1,4 +1,4 @@
-"""Running a relay: performs what `_core.relay_lease` decides, in threads or on an event loop.
+"""Running a relay: performs what `_core.outbox.relay_lease` decides, in threads or on an event loop.
 
 The publish loop and the lease keeper are two threads (or tasks), so a slow publisher does not lose
 the leases. However a publish ends, its ticket is reported. `adapting` makes a publisher of either kind

@@ -5,7 +5,7 @@
     commit      raises the driver's own error: whether it was committed is unknown then
     rollback    never raises
 
-The flow that sends these is `_core.transaction_step`. The SQL is the store's (`InTransaction`), in the
+The flow that sends these is `_core.durable.transaction_step`. The SQL is the store's (`InTransaction`), in the
 dialect and with the placeholders of the user's connection.
 """
 
@@ -118,7 +118,9 @@ class AsyncStepTransaction:
     _programs: Any
 
     def __init__(self, shared: StepTransactions, connection: Any) -> None:
-        self._shared, self._connection = shared, connection
+        # A scoped session of SQLAlchemy is another one in another task: ours is the caller's.
+        scoped = getattr(connection, "registry", None)
+        self._shared, self._connection = shared, connection if scoped is None else scoped()
 
     async def begin(self, ask: RecordStep) -> Ack:
         import asyncio
@@ -161,7 +163,12 @@ class AsyncStepTransaction:
 def _raise(error: Exception, dialect: Any) -> NoReturn:
     """Raise our error for a driver's; in the words of a step, not of an inbox."""
     ours = error if isinstance(error, TwicesafeError) else explain(dialect, error)
-    if isinstance(ours, StillInProgressError):
+    if isinstance(ours, StoreUnavailableError) and ours is not error:
+        ours = StoreUnavailableError(
+            "the database did not answer in the transaction of this step, which was not committed "
+            f"({type(error).__name__}); the run is tried again"
+        )
+    elif isinstance(ours, StillInProgressError):
         ours = StoreUnavailableError(
             "another transaction locks the rows of this step (on SQLite, the database); the step was "
             "rolled back, and the run is tried again"

@@ -1,8 +1,8 @@
 """The transaction runtime: performs an inbox flow in the caller's own open transaction.
 
 Entering and leaving are statements on the caller's connection. The handler runs in the caller's own
-thread or task. What must be kept although the caller rolls back is written by a background thread,
-in a transaction of the store's own (`DeferredWrites`). There are no leases here and nothing to
+thread or task. A background thread writes what must survive a rollback, in a transaction of the
+store's own (`DeferredWrites`). There are no leases here and nothing to
 release: if the caller dies, the database rolls back.
 """
 
@@ -78,8 +78,8 @@ class _Shared:
 
     def programs_for(self, transaction: Transaction | AsyncTransaction) -> Any:
         """The store's programs in the SQL and the placeholders of this connection."""
-        spoken = transaction.dialect, transaction.style
-        known = self.programs.get(spoken)
+        language = transaction.dialect, transaction.style
+        known = self.programs.get(language)
         if known is None:
             ours, theirs = self.store.dialect, transaction.dialect
             if ours != theirs:
@@ -87,7 +87,7 @@ class _Shared:
                     f"this inbox is on {ours}, but the connection is {theirs}: open the inbox on "
                     "the database of your connection"
                 )
-            known = self.programs[spoken] = self.store.in_transaction(transaction.style)
+            known = self.programs[language] = self.store.in_transaction(transaction.style)
         return known
 
     def follow_migration(self, tried: Any, transaction: Any) -> None:
@@ -175,7 +175,7 @@ class AsyncTransactionRuntime(_Shared):
         self._async_store = store
         self._opening = RenewedLock()
         if store.capabilities.single_writer:
-            # Opened now: later, the caller's own transaction may be in the way.
+            # Opened now: later, the caller's own transaction may block it.
             self.use(store.blocking_store())
 
     async def run(self, connection: Any, flow: Flow[T]) -> T:

@@ -4,16 +4,21 @@
     transaction.check()                   # open? autocommit is refused, with the remedy
     transaction.run(program)              # our statements, inside the caller's transaction
 
-Which file knows the object is found by the module names of its classes, so no driver is loaded
-that the caller did not load. Nothing here begins, commits or rolls back a transaction of the caller's;
-`beginning` does that on a connection that is handed over idle.
+The module names of an object's classes say which file handles it, so no driver is loaded that the
+caller did not load. `base` never begins or ends the caller's transaction, and `state` finds out whether
+one is open.
 
-    sqlite      sqlite3, aiosqlite
-    psycopg     psycopg 3, blocking and async
-    asyncpg     asyncpg, pooled or not
-    mysql       PyMySQL, asyncmy, aiomysql
-    sqlalchemy  Connection, Session, AsyncConnection, AsyncSession, scoped or not
-    django      a connection, or the alias of one
+    sqlite            sqlite3, aiosqlite
+    psycopg           psycopg 3, blocking and async
+    asyncpg           asyncpg, pooled or not
+    mysql             PyMySQL, asyncmy, aiomysql
+    sqlalchemy        Connection, Session, AsyncConnection, AsyncSession, scoped or not
+    django            a connection, or the alias of one
+
+Transactions that twicesafe begins and ends itself:
+
+    idle_connection   on a connection that the user passes idle (a step of a durable run)
+    fresh_connection  on a connection that ``connect=`` opens for one message (a consumer)
 """
 
 from __future__ import annotations

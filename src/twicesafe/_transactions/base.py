@@ -49,11 +49,11 @@ SURE: Final = (TransactionState.OPEN, TransactionState.BEGINS)
 """The caller's later commit will commit what we write now."""
 
 
-class Hear:
+class SyncPipeline:
     """A command: sync psycopg's pipeline, so that the driver knows the current state."""
 
 
-HEAR: Final = Hear()
+SYNC_PIPELINE: Final = SyncPipeline()
 
 
 class Ends(NamedTuple):
@@ -85,18 +85,18 @@ class Described(abc.ABC):
     def driver(self) -> Any:
         """The driver's own connection, below any wrapper."""
 
-    def look(self, heard: bool = False) -> TransactionState:
-        """The state that the driver knows, without a round trip; `heard`: the server just answered."""
-        return state_of(self.dialect, self.driver(), heard)
+    def look(self, answered: bool = False) -> TransactionState:
+        """The state that the driver knows, without a round trip; `answered`: the server just answered."""
+        return state_of(self.dialect, self.driver(), answered)
 
     def opened(self, state: TransactionState) -> Program[None]:
         """Raise `UsageError` unless the caller's later commit will commit what we write now.
 
         `state`: what a first look told, which is not sure of that.
         """
-        if state is TransactionState.CLAIMED:
-            yield Change("DO 0") if self.dialect == "mysql" else HEAR
-            state = self._looked(heard=True)
+        if state is TransactionState.STALE:
+            yield Change("DO 0") if self.dialect == "mysql" else SYNC_PIPELINE
+            state = self._looked(answered=True)
         if state is TransactionState.COMMITS and self.begins:
             yield Query("SELECT 1")
             state = self._looked()
@@ -105,12 +105,12 @@ class Described(abc.ABC):
         if state is TransactionState.FAILED:
             raise self.failed()
         # still claimed: another thread uses it
-        if state in (TransactionState.COMMITS, TransactionState.CLAIMED):
+        if state in (TransactionState.COMMITS, TransactionState.STALE):
             raise self.refuse()
 
-    def _looked(self, heard: bool = False) -> TransactionState:
+    def _looked(self, answered: bool = False) -> TransactionState:
         try:
-            return self.look(heard)
+            return self.look(answered)
         except TwicesafeError:
             raise
         except Exception as error:  # closed, or broken
@@ -144,14 +144,16 @@ class Transaction(Described):
         """Raise `UsageError` unless the caller's later commit will commit what we write now."""
         state = self._looked()
         if state not in SURE:
-            drive(self.opened(state), self._heard, self.explained)
+            drive(self.opened(state), self._perform, self.explained)
 
     @abc.abstractmethod
     def execute(self, statement: Query | Change) -> Any:
         """The rows of a query, or the row count of a change; may raise the driver's error."""
 
-    def _heard(self, statement: Query | Change | Hear) -> Any:
-        return sync(self.driver()) if isinstance(statement, Hear) else self.execute(statement)
+    def _perform(self, statement: Query | Change | SyncPipeline) -> Any:
+        return (
+            sync(self.driver()) if isinstance(statement, SyncPipeline) else self.execute(statement)
+        )
 
     def run(self, program: Program[T]) -> T:
         """Run a whole program in the caller's transaction."""
@@ -165,14 +167,14 @@ class AsyncTransaction(Described):
         """Raise `UsageError` unless the caller's later commit will commit what we write now."""
         state = self._looked()
         if state not in SURE:
-            await drive_async(self.opened(state), self._heard, self.explained)
+            await drive_async(self.opened(state), self._perform, self.explained)
 
     @abc.abstractmethod
     async def execute(self, statement: Query | Change) -> Any:
         """The rows of a query, or the row count of a change; may raise the driver's error."""
 
-    def _heard(self, statement: Query | Change | Hear) -> Any:
-        if isinstance(statement, Hear):
+    def _perform(self, statement: Query | Change | SyncPipeline) -> Any:
+        if isinstance(statement, SyncPipeline):
             return sync_async(self.driver())
         return self.execute(statement)
 
@@ -224,6 +226,11 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
         code, text = _code_of(dialect, cause), " ".join(str(cause).split())[:300]
         if code is not None:
             break
+    if "can only be used in that same thread" in text:  # of sqlite3
+        return UsageError(
+            "this connection belongs to another thread (a step with a timeout runs in its own thread); connect "
+            "with check_same_thread=False"
+        )
     if code in _WAITED[dialect]:
         return StillInProgressError(
             "another transaction holds this key (or, on SQLite, the database), or changed it "

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Final, cast
 
 from .._engines.sql.commands import Change, Query
-from ..errors import UsageError
+from ..errors import AtomicityBrokenError, TwicesafeError, UsageError
 from .base import Dialect, Ends, Style, Transaction, plain
 from .state import TransactionState, refuse_pipeline
 
@@ -42,8 +42,15 @@ class DjangoTransaction(Transaction):
     @staticmethod
     def ends(connection: Any) -> Ends:
         from django.db import transaction
+        from django.db.backends.base.base import BaseDatabaseWrapper
 
         known = _named(connection) if isinstance(connection, str) else connection
+        # `django.db.connection` is no wrapper, and stands for the connection of the current thread.
+        if isinstance(known, BaseDatabaseWrapper) and _named(known.alias) is not known:
+            raise UsageError(
+                "this Django connection belongs to another thread (a step with a timeout runs in its own "
+                f"thread); pass the alias instead: {known.alias!r}"
+            )
         block = transaction.atomic(using=known.alias)
         return Ends(
             lambda: not known.in_atomic_block and known.get_autocommit(),
@@ -56,7 +63,7 @@ class DjangoTransaction(Transaction):
         self._connection.ensure_connection()
         return self._connection.connection
 
-    def look(self, heard: bool = False) -> TransactionState:
+    def look(self, answered: bool = False) -> TransactionState:
         """Both Django and the server must report the caller's open transaction."""
         connection = self._connection
         if not connection.in_atomic_block:
@@ -65,7 +72,7 @@ class DjangoTransaction(Transaction):
         elif connection.needs_rollback:
             return TransactionState.FAILED
         refuse_pipeline(self.driver(), "Django")
-        state = super().look(heard)
+        state = super().look(answered)
         if (
             state is TransactionState.OPEN
             and self.dialect == "sqlite"
@@ -77,6 +84,14 @@ class DjangoTransaction(Transaction):
                 "it: its end would commit the record separately from the rest; leave AUTOCOMMIT on"
             )
         return state
+
+    def explained(self, error: Exception) -> TwicesafeError:
+        if self._connection.needs_rollback and not isinstance(error, TwicesafeError):
+            return AtomicityBrokenError(
+                "Django has marked the transaction to be rolled back: set_rollback() was called, or an error "
+                "inside atomic() was caught"
+            )
+        return super().explained(error)
 
     def execute(self, statement: Query | Change) -> Any:
         with self._connection.cursor() as cursor:

@@ -57,7 +57,14 @@ def begin(connection: Any) -> Begun:
     ends = cls.ends(connection)
     if not ends.is_idle():
         raise _open()
-    ends.begin()
+    try:
+        ends.begin()
+    except Exception:
+        raise
+    except BaseException:  # an interrupt: it may have begun
+        with contextlib.suppress(Exception):
+            ends.rollback()
+        raise
     try:
         transaction = cls(connection)
         transaction.check()

@@ -69,13 +69,13 @@ class _Wrapped(Described):
     def driver(self) -> Any:
         return self.blocking().connection.driver_connection
 
-    def look(self, heard: bool = False) -> TransactionState:
+    def look(self, answered: bool = False) -> TransactionState:
         connection = self.blocking().connection
         driver = connection.driver_connection
         refuse_pipeline(driver, "SQLAlchemy")
         if getattr(connection.dbapi_connection, "autocommit", False) is True:
             return TransactionState.COMMITS  # after a BEGIN by hand too: rollback() may do nothing
-        return state_of(self.dialect, driver, heard)
+        return state_of(self.dialect, driver, answered)
 
     def is_doubtful(self) -> bool:
         """Whether a savepoint may be the whole transaction, so that its release would commit."""
@@ -128,6 +128,14 @@ def _begins_first(probe: Any, driver: Any) -> bool:
     return state_of("sqlite", driver) is TransactionState.OPEN
 
 
+def _is_idle(connection: Any) -> bool:
+    """A session may be bound to a connection, whose transaction it would join without committing it."""
+    if connection.in_transaction():
+        return False
+    bind: Any = connection.get_bind() if hasattr(connection, "get_bind") else None
+    return not (hasattr(bind, "in_transaction") and bind.in_transaction())
+
+
 def _begin_sqlite(connection: Any) -> None:
     """Begin now. The driver would begin only before the first write, after our savepoint, and SQLAlchemy's
     begin sends nothing to SQLite unless an event does."""
@@ -147,9 +155,7 @@ class ConnectionTransaction(_Wrapped, Transaction):
             is_session = hasattr(connection, "get_bind")
             _begin_sqlite(connection.connection() if is_session else connection)
 
-        return Ends(
-            lambda: not connection.in_transaction(), begin, connection.commit, connection.rollback
-        )
+        return Ends(lambda: _is_idle(connection), begin, connection.commit, connection.rollback)
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -185,9 +191,7 @@ class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
             inner = await connection.connection() if is_session else connection
             await inner.run_sync(_begin_sqlite)
 
-        return Ends(
-            lambda: not connection.in_transaction(), begin, connection.commit, connection.rollback
-        )
+        return Ends(lambda: _is_idle(connection), begin, connection.commit, connection.rollback)
 
     _session: Any = None
 

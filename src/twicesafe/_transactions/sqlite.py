@@ -63,7 +63,7 @@ class AiosqliteTransaction(_Looked, AsyncTransaction):
             raise explain(self.dialect, error) from error
         await super().check()
 
-    def look(self, heard: bool = False) -> TransactionState:
+    def look(self, answered: bool = False) -> TransactionState:
         return self._state
 
     async def execute(self, statement: Query | Change) -> Any:

@@ -6,7 +6,7 @@ answers, SQLite keeps it in the connection. So every adapter asks here.
 
     OPEN      the caller's transaction is open on the server
     BEGINS    none yet, but the next write begins one that only the caller ends
-    CLAIMED   the driver's state may be old: send a statement first
+    STALE     the driver's state may be old: send a statement first
     COMMITS   every statement commits by itself
     FAILED    open, but it takes no more statements
     UNKNOWN   this driver does not know; `ask` finds out by statements
@@ -28,7 +28,7 @@ __all__ = ["TransactionState", "ask", "refuse_pipeline", "state_of", "sync", "sy
 class TransactionState(enum.Enum):
     OPEN = enum.auto()
     BEGINS = enum.auto()
-    CLAIMED = enum.auto()
+    STALE = enum.auto()
     COMMITS = enum.auto()
     FAILED = enum.auto()
     UNKNOWN = enum.auto()
@@ -58,17 +58,17 @@ def sqlite_state(connection: Any) -> TransactionState:
 _PG_IDLE, _PG_ACTIVE, _PG_FAILED = 0, 1, 3
 
 
-def postgresql_state(connection: Any, heard: bool) -> TransactionState:
+def postgresql_state(connection: Any, answered: bool) -> TransactionState:
     """psycopg 3 begins by itself unless autocommit is on; asyncpg never does.
 
     psycopg learns the state when the server is ready for the next query. In a pipeline that is at a
     sync only: before it, a BEGIN or COMMIT may be on its way, and statements without a BEGIN are in
-    a transaction that the next sync commits. ``heard``: the pipeline was just synced.
+    a transaction that the next sync commits. ``answered``: the pipeline was just synced.
     """
     if hasattr(connection, "pgconn"):
         status = int(connection.pgconn.transaction_status)
-        if status == _PG_ACTIVE or (not heard and int(connection.pgconn.pipeline_status)):
-            return TransactionState.CLAIMED
+        if status == _PG_ACTIVE or (not answered and int(connection.pgconn.pipeline_status)):
+            return TransactionState.STALE
         if status == _PG_FAILED:
             return TransactionState.FAILED
         if status != _PG_IDLE:
@@ -80,37 +80,39 @@ def postgresql_state(connection: Any, heard: bool) -> TransactionState:
 
 
 _IN_TRANSACTION, _AUTOCOMMIT = 1, 2
-_HEARD: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+_ANSWERED: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 """Connections that answered one of our statements, with the number of their session."""
 
 
-def mysql_state(connection: Any, heard: bool) -> TransactionState:
+def mysql_state(connection: Any, answered: bool) -> TransactionState:
     """PyMySQL, asyncmy and aiomysql keep the flags of the server's last OK, which can be outdated.
 
     An error carries no flags, but a deadlock rolls back the whole transaction: after one, a
     connection in autocommit mode still looks open. And the flags of the login are older than what
-    the server's `init_connect` sets. ``heard``: a statement was just answered.
+    the server's `init_connect` sets. ``answered``: a statement was just answered.
     """
     flags = getattr(connection, "server_status", None)
     if not isinstance(flags, int):
         return TransactionState.UNKNOWN
     session = getattr(connection, "server_thread_id", None)
-    if heard:
-        _HEARD[connection] = session
-    elif _HEARD.get(connection) != session:
-        return TransactionState.CLAIMED
+    if answered:
+        _ANSWERED[connection] = session
+    elif _ANSWERED.get(connection) != session:
+        return TransactionState.STALE
     if not flags & _AUTOCOMMIT:
         return TransactionState.BEGINS
     if not flags & _IN_TRANSACTION:
         return TransactionState.COMMITS
-    return TransactionState.OPEN if heard else TransactionState.CLAIMED
+    return TransactionState.OPEN if answered else TransactionState.STALE
 
 
-def state_of(dialect: str, connection: Any, heard: bool = False) -> TransactionState:
+def state_of(dialect: str, connection: Any, answered: bool = False) -> TransactionState:
     """The state, read from the driver's own connection."""
     if dialect == "mysql":
-        return mysql_state(connection, heard)
-    return sqlite_state(connection) if dialect == "sqlite" else postgresql_state(connection, heard)
+        return mysql_state(connection, answered)
+    return (
+        sqlite_state(connection) if dialect == "sqlite" else postgresql_state(connection, answered)
+    )
 
 
 def refuse_pipeline(connection: Any, wrapper: str) -> None:

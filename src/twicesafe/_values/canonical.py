@@ -2,7 +2,7 @@
 
 Fingerprints and content keys hash it, so it must be injective (different values, different bytes)
 and stable (no dict order, no hash seed, no `repr`, no `hash()`). It is MessagePack in its shortest
-encoding: maps with text keys are sorted by the UTF-8 bytes of the key, and types that MessagePack
+encoding. Maps with text keys are sorted by the UTF-8 bytes of the key, and types that MessagePack
 lacks are extensions with our own codes, so other languages can compute it too.
 
 What is the same, and what is not:

@@ -5,7 +5,7 @@
     with driver("httpx"):                at the top of a module that needs it
         import httpx
 
-Both raise a `ConfigurationError` that names the pip extra. It is never an outage: waiting does not
+Both raise a `ConfigurationError` that names the pip extra. It is never an outage. Waiting does not
 install a driver, so no edge may answer 503 and no relay may count it as a message's failure.
 """
 

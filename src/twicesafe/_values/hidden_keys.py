@@ -5,9 +5,9 @@
     Key("tx-123", ("acct_1",))  →  Key("hidden:5f1c…", ("hidden:9a07…",))
 
 Each part is HMAC-SHA-256 under a secret of 32 bytes, cut to 128 bits. A key is hidden when it becomes a full
-key, before anything else sees it. So its identity, too, is made of keyed hashes: a reader of a dump or a log
+key, before anything else sees it. So its identity, too, is made of keyed hashes. A reader of a dump or a log
 cannot test a guess of a key without the secret. The same part has the same hash everywhere, so operators can
-search by value in any scope and by the first parts of a scope: what they type is hashed first.
+search by value in any scope and by the first parts of a scope. What they type is hashed first.
 
 The secret is part of every identity, so it must not change while the store has records. `CHECK_KEY` is a
 record that remembers it (`_core.secret_check`): another secret is refused before a claim.

@@ -75,7 +75,7 @@ class _InitShape(Shape):
 
 
 class _ModelShape(Shape):
-    """Pydantic. Values were validated when the object was first made; validators meant for external
+    """Pydantic. Values were validated when the object was first made. Validators meant for external
     input may refuse or change them now, so the object is constructed and not validated again."""
 
     __slots__ = ()

@@ -31,7 +31,7 @@ class StepState(enum.StrEnum):
 
 
 class Step(msgspec.Struct, gc=False):
-    """One step of one run. Only the decisions in `_core.run_lifecycle` change it."""
+    """One step of one run. Only the decisions in `_core.durable.run_lifecycle` change it."""
 
     name: str
     kind: str

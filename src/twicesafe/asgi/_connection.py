@@ -32,7 +32,7 @@ class Client:
         "_send",
         "_watch",
         "is_gone",
-        "trouble",
+        "send_error",
     )
 
     def __init__(
@@ -42,7 +42,7 @@ class Client:
         self._on_left = on_left
         self._watch: asyncio.Task[None] | None = None
         self.is_gone = False
-        self.trouble: Exception | None = None
+        self.send_error: Exception | None = None
         """What the server's `send` raised. The server gets it back when the key is settled."""
 
     async def send(self, message: Message) -> None:
@@ -54,7 +54,7 @@ class Client:
         except OSError:
             self.left()
         except Exception as error:
-            self.trouble = self.trouble or error
+            self.send_error = self.send_error or error
             self.left()
 
     def watch(self) -> None:
@@ -79,8 +79,13 @@ class Client:
             self._on_left()
 
     def close(self) -> None:
+        """The application has ended: a disconnect no longer matters to it."""
         if self._watch is not None:
             self._watch.cancel()
+        self._on_left = _ignored  # else each request leaves a reference cycle of 40 objects
+
+
+def _ignored() -> None: ...
 
 
 @coroutine

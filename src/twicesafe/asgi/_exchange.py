@@ -11,7 +11,7 @@ from .._core.http.flow import Exchange, HttpFlow
 from .._edges.http_guard import perform
 from .._values.settings import seconds
 from ._connection import Client
-from ._messages import App, Inner, Message, Receive, Send, answer, version_of
+from ._messages import App, InnerScope, Message, Receive, Send, answer, version_of
 
 __all__ = ["AsgiExchange"]
 
@@ -25,19 +25,19 @@ class AsgiExchange:
         "_alarm",
         "_client",
         "_delivered",
+        "_disconnect_reported",
         "_disconnected",
-        "_dismissed",
+        "_ending",
         "_exchange",
-        "_impatient",
         "_inner",
+        "_linger_is_over",
         "_recording",
         "_streams",
-        "_writing_off",
         "over",
     )
 
     def __init__(
-        self, exchange: Exchange, inner: Inner, receive: Receive, send: Send, context: Context
+        self, exchange: Exchange, inner: InnerScope, receive: Receive, send: Send, context: Context
     ) -> None:
         """`receive` and `send` are called in `context`, which is the server's."""
         self._exchange, self._recording = exchange, exchange.recording
@@ -45,45 +45,45 @@ class AsgiExchange:
         self._inner = inner
         self._client = Client(receive, send, context, self._client_left)
         self._delivered = self._streams = False
-        self._impatient = self._dismissed = False
+        self._linger_is_over = self._disconnect_reported = False
         self._disconnected = asyncio.Event()
         """Set when the application may learn that its client has disconnected."""
         self._alarm: asyncio.TimerHandle | None = None
-        self._writing_off: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def run(self, app: App) -> None:
         """Run the application in a separate task. `over` gets the result."""
-        trouble: BaseException | None = None
+        failure: BaseException | None = None
         try:
             await app(self._inner.scope, self.receive, self.send)
         except BaseException as error:
-            trouble = error
+            failure = error
         try:
             if not self._exchange.settled:
-                trouble = await self._end_unfinished(trouble)
+                failure = await self._end_unfinished(failure)
         except BaseException as error:
-            trouble = error
+            failure = error
         self._disconnected.set()
         self._client.close()
         if self._alarm is not None:
             self._alarm.cancel()  # it would keep this object alive until it fires
         try:
-            if self._writing_off is not None:
-                await asyncio.wait({self._writing_off})
-            await self._exchange.claim.leave(trouble)
+            if self._ending is not None:
+                await asyncio.wait({self._ending})
+            await self._exchange.claim.leave(failure)
         except BaseException as error:
-            trouble = trouble or error
-        self._inner.tell_outer()
-        trouble = trouble or self._client.trouble
+            failure = failure or error
+        self._inner.copy_to_outer()
+        failure = failure or self._client.send_error
         if not self.over.done():
-            self.over.set_result(None) if trouble is None else self.over.set_exception(trouble)
-        elif trouble is not None:
-            _log.error("a handler failed after its client had disconnected", exc_info=trouble)
+            self.over.set_result(None) if failure is None else self.over.set_exception(failure)
+        elif failure is not None:
+            _log.error("a handler failed after its client had disconnected", exc_info=failure)
 
-    async def _end_unfinished(self, trouble: BaseException | None) -> BaseException | None:
+    async def _end_unfinished(self, failure: BaseException | None) -> BaseException | None:
         """The application has ended before its response was complete."""
         started = self._recording.status != 0
-        ended = await drive_async(self._exchange.ended(trouble, started=started), perform)
+        ended = await drive_async(self._exchange.ended(failure, started=started), perform)
         if ended.response is not None:
             await answer(self._client.send, ended.response)
         return ended.error
@@ -104,7 +104,7 @@ class AsgiExchange:
         if kind == "http.response.start":
             fields = list(message.get("headers", ()))  # it may be an iterator, and is read twice
             self._recording.start(message["status"], fields)
-            self._inner.tell_outer()
+            self._inner.copy_to_outer()
             if self._recording.is_event_stream:
                 self._stream()
             await self._client.send({**message, "headers": fields})
@@ -121,8 +121,8 @@ class AsgiExchange:
             if last:
                 self._disconnected.set()
                 return
-            self._dismiss()
-            if self._dismissed and version_of(self._inner.scope) >= (2, 4):
+            self._report_disconnect()
+            if self._disconnect_reported and version_of(self._inner.scope) >= (2, 4):
                 raise OSError("the client has disconnected")
 
     def _stream(self) -> None:
@@ -138,29 +138,29 @@ class AsgiExchange:
         self._client.left()
 
     def _client_left(self) -> None:
-        self._dismiss()
+        self._report_disconnect()
         if not self.over.done():
             linger = seconds(self._exchange.rules.policy.linger)
-            self._alarm = asyncio.get_running_loop().call_later(linger, self._lingered)
+            self._alarm = asyncio.get_running_loop().call_later(linger, self._end_linger)
 
-    def _lingered(self) -> None:
-        self._impatient = True
-        self._dismiss()
+    def _end_linger(self) -> None:
+        self._linger_is_over = True
+        self._report_disconnect()
 
-    def _dismiss(self) -> None:
+    def _report_disconnect(self) -> None:
         """Tell the application that its client has disconnected, if its response cannot be kept.
 
         The application may then end its stream early, as if it were complete. So the key is first
         recorded as done without a result. That happens at once, because a stream that never looks
         for its client may never end. A handler that has not begun its response runs to its end.
         """
-        lingered = self._impatient and self._streams
+        lingered = self._linger_is_over and self._streams
         if not self._client.is_gone or not self._exchange.is_not_kept(lingered=lingered):
             return
-        self._dismissed = True
+        self._disconnect_reported = True
         if not self._exchange.settled:
             flow = self._exchange.client_left(lingered=lingered)
-            self._writing_off = asyncio.ensure_future(_driven(flow))
+            self._ending = asyncio.ensure_future(_driven(flow))
         self._disconnected.set()
 
 

@@ -11,17 +11,17 @@ from .._core.http.rules import HttpRules
 
 __all__ = [
     "App",
-    "Inner",
+    "InnerScope",
     "Message",
     "Receive",
     "Scope",
     "Send",
-    "again",
     "answer",
     "messages",
     "request_of",
     "version_of",
     "whole_body",
+    "with_body",
 ]
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -50,10 +50,10 @@ def version_of(scope: Scope) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-class Inner:
+class InnerScope:
     """The scope for the application: a copy without the extensions that bypass the recording.
 
-    Routers write `route`, `endpoint` and `path_params` into it. `tell_outer` copies them to the
+    Routers write `route`, `endpoint` and `path_params` into it. `copy_to_outer` copies them to the
     outer scope, where outer middleware looks for them.
     """
 
@@ -70,7 +70,7 @@ class Inner:
             self.scope["extensions"] = kept
         self._known = dict(self.scope)
 
-    def tell_outer(self) -> None:
+    def copy_to_outer(self) -> None:
         """Copy what the application has changed since the last call."""
         now, known = self.scope, self._known
         if list(now) == list(known) and all(map(is_, now.values(), known.values())):
@@ -97,18 +97,18 @@ async def whole_body(receive: Receive, rules: HttpRules) -> bytes | None:
             return b"".join(chunks)
 
 
-def again(body: bytes, receive: Receive) -> Receive:
+def with_body(body: bytes, receive: Receive) -> Receive:
     """A `receive` that first returns the body that was already read."""
     given = False
 
-    async def again() -> Message:
+    async def receive_again() -> Message:
         nonlocal given
         if given:
             return await receive()
         given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again
 
 
 def messages(response: StoredResponse) -> tuple[Message, Message]:

@@ -18,15 +18,15 @@ from ..receiver._base import check_receiver
 from ._exchange import AsgiExchange
 from ._messages import (
     App,
-    Inner,
+    InnerScope,
     Message,
     Receive,
     Scope,
     Send,
-    again,
     answer,
     request_of,
     whole_body,
+    with_body,
 )
 
 __all__ = ["IdempotencyMiddleware"]
@@ -51,7 +51,7 @@ class IdempotencyMiddleware:
         read = partial(whole_body, receive, self._rules)
         step = await drive_async(self._guard.admit(request_of(scope), read), perform)
         if isinstance(step, RunHandler):
-            inner = Inner(scope, self._rules)
+            inner = InnerScope(scope, self._rules)
             running = AsgiExchange(step.exchange, inner, receive, send, own)
             inside = copy_context()  # the claim lives on in the context of the task
             step.exchange.claim.leave_context()
@@ -73,19 +73,19 @@ class IdempotencyMiddleware:
             return None
         if step.request is None:
             return await self.app(scope, receive, send)
-        return await self._unrecorded(scope, again(step.request.body, receive), send)
+        return await self._run_unrecorded(scope, with_body(step.request.body, receive), send)
 
-    async def _unrecorded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        inner = Inner(scope, self._rules, records=False)
+    async def _run_unrecorded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        inner = InnerScope(scope, self._rules, records=False)
 
-        async def telling(message: Message) -> None:
-            inner.tell_outer()
+        async def copying_send(message: Message) -> None:
+            inner.copy_to_outer()
             await send(message)
 
         try:
-            await self.app(inner.scope, receive, telling)
+            await self.app(inner.scope, receive, copying_send)
         finally:
-            inner.tell_outer()
+            inner.copy_to_outer()
 
     async def finish(self, grace: float) -> None:
         """Wait `grace` seconds for running handlers, then cancel them.

@@ -5,7 +5,7 @@
     RetryPolicy(attempts=3, deadline=10)
 
 The settings of the HTTP exchange (header, methods, marker, longest key, quotes) are the server's
-`HttpPolicy`: define it once and use it on both sides.
+`HttpPolicy`. Define it once and use it on both sides.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     GET  b.example/receipt   no key                   after 301, 302 or 303
 
 The same key would be refused at another path of the same server (422), and it would reveal the key to
-another host. A new key would cause a second effect when the whole call is repeated: the first server
+another host. A new key would cause a second effect when the whole call is repeated. The first server
 replays its redirect, and the second server gets an unknown key. The derived key is the same for each
 repeat, differs for each address, and does not reveal the original key.
 

@@ -2,8 +2,8 @@
 
     aiohttp.ClientSession(middlewares=[RetryMiddleware()])
 
-POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it;
-all other requests pass unchanged. A redirect that the session follows gets a key derived from the first
+POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it.
+All other requests pass unchanged. A redirect that the session follows gets a key derived from the first
 one (`redirects`). `response.twicesafe`, or `sent_of`, says how the call went. The session's total
 time-out covers the call with all its retries, as does the policy's deadline. An answer without a
 Content-Length is returned unread: if it is cut, the caller sees that.

@@ -3,8 +3,8 @@
     client = httpx.Client(transport=RetryTransport())
     client = httpx.AsyncClient(transport=AsyncRetryTransport(policy=RetryPolicy(deadline=10)))
 
-POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it;
-all other requests pass unchanged. The key is written into the request, so that an auth flow repeats it
+POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it.
+All other requests pass unchanged. The key is written into the request, so that an auth flow repeats it
 under the same key. A redirect that the client follows gets a key derived from this one (`redirects`).
 `response.extensions["twicesafe"]`, or `sent_of`, says how the call went. A client's own time-outs apply
 to each attempt, the policy's deadline to all of them.

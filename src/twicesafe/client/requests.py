@@ -3,10 +3,10 @@
     session = requests.Session()
     session.mount("https://", RetryAdapter())
 
-POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it;
-all other requests pass unchanged. A redirect that the session follows gets a key derived from this one
+POST and PATCH requests get a key (a key in the request's headers is kept) and are retried under it.
+All other requests pass unchanged. A redirect that the session follows gets a key derived from this one
 (`redirects`). `response.twicesafe`, or `sent_of`, says how the call went. The session's time-outs apply
-to each attempt, the policy's deadline to all of them. urllib3's own `max_retries` stays 0: it would
+to each attempt, the policy's deadline to all of them. urllib3's own `max_retries` stays 0. It would
 retry without checking whether an answer is final.
 """
 
@@ -79,8 +79,8 @@ class RetryAdapter(HTTPAdapter):
 
         def perform(command: SendAttempt | RetryPause) -> ResponseSummary | Unanswered | None:
             if isinstance(command, SendAttempt):
-                patience = _limited(timeout, command.seconds)
-                return self._attempt(request, {"timeout": patience, **settings})
+                limited = _limited(timeout, command.seconds)
+                return self._attempt(request, {"timeout": limited, **settings})
             if command.answer is not None:
                 command.answer.native.close()
             self._sleep(command.seconds)

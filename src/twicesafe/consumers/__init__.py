@@ -3,7 +3,7 @@
     consumer = Consumer.open("kafka://127.0.0.1:9092?topics=orders&group=billing", receiver=receiver)
     consumer.run(handle)                       # until consumer.stop(), SIGTERM or SIGINT
 
-Failures and order follow the same rules on every broker: attempts are counted by the receiver's
+Failures and order follow the same rules on every broker. Attempts are counted by the receiver's
 record, a failed message backs off without delaying others, and after the last attempt it goes to
 the dead letters. With an inbox, the effect and the record of a message commit together. With a
 transactional id of Kafka, what a handler publishes and the message's offset do.

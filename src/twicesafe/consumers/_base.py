@@ -26,7 +26,7 @@ from ..errors import BrokerUnavailableError, ConfigurationError, UsageError, sta
 from ..inbox import AsyncInbox, Inbox
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._base import check_receiver
-from ..receiver._delivering import policy_for_redelivery
+from ..receiver._queue_delivery import policy_for_redelivery
 from ._calls import MessageCalls
 from ._dead_letters import DeadLetterSetting, destination
 from ._publishing import Publishing, refuse_unused

@@ -24,7 +24,7 @@ from .._values.policy import Policy
 from .._values.signed_key import SIGNATURE_HEADER, require_signature
 from ..errors import UsageError
 from ..inbox import AsyncInbox, Inbox
-from ..inbox._edge_delivery import EdgeDelivery
+from ..inbox._consumer_delivery import ConsumerDelivery
 from ._dead_letters import dead_message
 from ._publishing import Publishing
 
@@ -139,11 +139,11 @@ class MessageCalls:
 
     def _delivery(
         self, handler: Callable[..., Any], profile: HandlerProfile, message: Message
-    ) -> EdgeDelivery:
+    ) -> ConsumerDelivery:
         assert self._connect is not None
         decision = decide(self._recover, message, self._resolved)
         key = self._key_of(message)
-        return EdgeDelivery(self._home, self._connect, key, handler, profile, message, decision)
+        return ConsumerDelivery(self._home, self._connect, key, handler, profile, message, decision)
 
     def _looking(
         self,

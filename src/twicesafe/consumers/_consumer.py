@@ -30,7 +30,7 @@ from .._values.records import State
 from .._values.settings import Duration, seconds
 from ..errors import BrokerUnavailableError, ParkedError
 from ..inbox import AsyncInbox, Inbox
-from ..inbox._edge_delivery import deliver, deliver_async, look_up, look_up_async
+from ..inbox._consumer_delivery import deliver, deliver_async, look_up, look_up_async
 from ..receiver import AsyncReceiver, Receiver
 from ._base import ConsumerBase
 from ._calls import parking, parking_async

@@ -1,6 +1,6 @@
 """Charts, drawn by the server as SVG: no script, no style attribute, tones from the stylesheet.
 
-A chart is drawn twice, for a wide and for a narrow page, so that its text is readable on both; the
+A chart is drawn twice, for a wide and for a narrow page, so that its text is readable on both. The
 stylesheet shows one of them. Every bar has its numbers as a title.
 """
 

@@ -2,7 +2,7 @@
 
     ?state=held&state=parked&since=1h      →  Filters  →  receiver.records(state=…, since=…)
 
-A value that cannot be read is not ignored: the page says so and shows no keys, because an operator who acts
+A value that cannot be read is not ignored. The page says so and shows no keys, because an operator who acts
 on everything that matches must not match more than was asked for.
 """
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from .._core.http.message import StoredResponse
-from .._core.http.stored import RESPONSE_CODEC
+from .._core.http.stored_response import RESPONSE_CODEC
 from ..errors import NotStorableError
 
 __all__ = ["BadFormError", "ResolvedAnswer", "Signed", "answer", "number", "signed"]

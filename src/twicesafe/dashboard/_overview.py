@@ -1,7 +1,7 @@
 """The overview: is everything well, what needs an operator, how much comes in, how late duplicates are. Pure.
 
 What a store knows, every dashboard shows: counts, sizes, the newest records. Duplicates write nothing, so
-rates and ages of duplicates are known only in a process that receives them and has observers; elsewhere the
+rates and ages of duplicates are known only in a process that receives them and has observers. Elsewhere the
 page says so.
 """
 

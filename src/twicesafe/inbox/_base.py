@@ -58,7 +58,7 @@ class InboxBase(ReceiverBase):
         self._consumer = (consumer,) if consumer else ()
         self._configure(policy, scope, fingerprint, events.notifier(observers), bool(observers))
         self._tracer = events.tracer_of(observers)
-        Key("-", self.scope)  # checked as any scope is
+        Key("-", self.scope)  # a scope is checked like any other
 
     def _configure(self, policy: Policy | None, scope: Iterable[str], *more: Any) -> None:
         super()._configure(policy, scope, *more)

@@ -43,7 +43,7 @@ from ..errors import UsageError
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
 from ..receiver._batches import whole
-from ..receiver._delivering import policy_for_redelivery, verdicts_on
+from ..receiver._queue_delivery import policy_for_redelivery, verdicts_on
 
 __all__ = ["BatchAnswer", "LambdaContext", "batch_handler", "event_handler"]
 

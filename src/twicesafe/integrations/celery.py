@@ -29,7 +29,7 @@ from .._values.keys import Key, KeyLike
 from .._values.settings import seconds
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
-from ..receiver._delivering import (
+from ..receiver._queue_delivery import (
     attempt_error,
     delivery,
     policy_for_redelivery,
@@ -118,8 +118,8 @@ def _later(task: Any, wait: float, error: Exception) -> Any:
     again = task.signature_from_request(request, countdown=wait, retries=request.retries)
     try:
         again.apply_async()
-    except Exception as trouble:
-        return Reject(trouble, requeue=True)
+    except Exception as failure:
+        return Reject(failure, requeue=True)
     return Retry(exc=error, when=wait, sig=again)
 
 

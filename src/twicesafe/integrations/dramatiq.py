@@ -30,7 +30,7 @@ from .._values.drivers import driver
 from .._values.keys import Key, KeyLike
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
-from ..receiver._delivering import (
+from ..receiver._queue_delivery import (
     attempt_error,
     delivery,
     policy_for_redelivery,

@@ -30,7 +30,7 @@ from .._values.drivers import driver
 from .._values.keys import KeyLike
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
-from ..receiver._delivering import (
+from ..receiver._queue_delivery import (
     delivery,
     pause_of,
     policy_for_redelivery,

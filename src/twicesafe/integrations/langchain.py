@@ -33,7 +33,7 @@ with driver("langchain"):
     from langchain.agents.middleware import AgentMiddleware
     from langchain.tools.tool_node import ToolCallRequest
     from langchain_core.messages import ToolMessage
-    from langchain_core.tools import ToolException
+    from langchain_core.tools import BaseTool, ToolException
     from langgraph.errors import GraphBubbleUp
     from langgraph.types import Command
 
@@ -106,10 +106,20 @@ class IdempotentTools(AgentMiddleware[Any, Any, Any]):
         return Invocation(
             tool=request.tool_call["name"],
             arguments=request.tool_call["args"],
-            schema={"properties": request.tool.args},
+            schema=schema_of(request.tool),
             principal=self._principal(request),
             run=self._run(request),
         )
+
+
+def schema_of(tool: BaseTool) -> dict[str, Any]:
+    """All of it: the schemas of nested models are outside the properties."""
+    schema: Any = tool.args_schema if isinstance(tool.args_schema, dict) else tool.tool_call_schema
+    if isinstance(schema, dict):
+        return schema
+    if hasattr(schema, "model_json_schema"):
+        return schema.model_json_schema()  # type: ignore[no-any-return]
+    return schema.schema()  # type: ignore[no-any-return]  # of Pydantic 1
 
 
 def thread_of(request: ToolCallRequest) -> str | None:

@@ -17,10 +17,9 @@ A tool says that nothing was done by raising `NotDone`, or an error that its rul
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-import msgspec
 
 from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule, check_rules
@@ -90,10 +89,12 @@ def _guarded(
     inner = set_function_tool_failure_error_function(copy.copy(tool), None)  # it raises its errors
 
     async def invoke(context: ToolContext[Any], input: str) -> Any:  # noqa: A002 - the SDK's name
-        try:
-            arguments = msgspec.json.decode(input or "{}", type=dict[str, Any])
-        except msgspec.MsgspecError:
+        try:  # by the SDK's own reader: what another one refuses might run without protection
+            arguments = json.loads(input) if input else {}
+        except ValueError:
             return await tool.on_invoke_tool(context, input)  # it refuses them in its own words
+        if not isinstance(arguments, dict):
+            return await tool.on_invoke_tool(context, input)
         try:
             answer = await guard.call_async(
                 lambda: inner.on_invoke_tool(context, input),

@@ -27,7 +27,7 @@ from .._values.keys import Key, KeyLike
 from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
-from ..receiver._delivering import (
+from ..receiver._queue_delivery import (
     attempt_error,
     delivery,
     pause_of,

@@ -102,7 +102,14 @@ def _size(event: ev.StoreSampled) -> Numbers:
 
 _STATES: Final = tuple(state.value for state in State)
 _CAUSES: Final = tuple(cause.value for cause in Cause)
-_OPERATIONS: Final = ("claim", "complete", "fail", "outbox_hold", "outbox_fetch", "outbox_settle")
+_OPERATIONS: Final = (
+    "claim",
+    "complete",
+    "fail",
+    "outbox_heartbeat",
+    "outbox_fetch",
+    "outbox_settle",
+)
 
 
 # --- the table -------------------------------------------------------------------------------

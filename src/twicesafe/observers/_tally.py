@@ -1,7 +1,7 @@
 """A tally: the numbers of the table, counted in plain lists, which exporters read when they export.
 
 An event is only put into the queue of its kind. The queues are counted when one is long, or when a reader
-asks: many events at once cost less than each of them right after a request to the store.
+asks. Many events at once cost less than each of them right after a request to the store.
 
     counter, gauge   [value]
     histogram        [count in the first bucket, …, count above the last, sum]

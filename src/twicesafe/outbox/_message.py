@@ -1,7 +1,7 @@
 """What may be added to an outbox: every message is checked before it is written.
 
-A row that no broker accepts would park its lane. So the limits and header rules are the ones that every
-publisher can keep.
+A row that no broker accepts would park its lane. So the limits and header rules are those that every
+broker accepts.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ from .._core.outbox.requests import (
     Unpark,
 )
 from .._values.cipher import Cipher
-from .._values.clocks import wall_clock
 from .._values.closed import closed
 from ..errors import UsageError, stays_here
 from ..stores._base import AsyncStore, Store
@@ -68,13 +67,14 @@ class _Outbox:
         self._ordered = ordered
         self._max_bytes = max_bytes
         self._cipher = encryption
-        self._spoken: dict[tuple[str, str], OutboxInTransaction] = {}
+        self._by_dialect: dict[tuple[str, str], OutboxInTransaction] = {}
         self._opened = store, store.outbox
         self.store, self._port = self._opened
 
     def _checked(self, fields: Mapping[str, Any]) -> Added:
         """The message as it is written."""
-        return encrypted_body(self._cipher, checked(fields, self._ordered, self._max_bytes))
+        added = checked(fields, self._ordered, self._max_bytes)
+        return added if self._cipher is None else encrypted_body(self._cipher, added)
 
     def _enter(self) -> None:
         """A `with` block begins. One that follows another opens the store again."""
@@ -85,14 +85,14 @@ class _Outbox:
         """Return the store, to be closed; refuse further calls unless in a `with` block."""
         if self._blocks <= 0:
             self.store = self._port = closed(self._opened[0], "outbox")
-            self._spoken = {}
+            self._by_dialect = {}
         return self._opened[0]
 
     def _statements(
         self, outbox: OutboxPort | AsyncOutboxPort, transaction: Any
     ) -> OutboxInTransaction:
         """The outbox's statements in the placeholder style of the caller's driver."""
-        known = self._spoken.get((transaction.dialect, transaction.style))
+        known = self._by_dialect.get((transaction.dialect, transaction.style))
         if known is None:
             if transaction.dialect != outbox.dialect:
                 raise UsageError(
@@ -100,7 +100,7 @@ class _Outbox:
                     f"{transaction.dialect}: open the outbox on the database of your connection"
                 )
             known = outbox.in_transaction(transaction.style)
-            self._spoken[transaction.dialect, transaction.style] = known
+            self._by_dialect[transaction.dialect, transaction.style] = known
         return known
 
 
@@ -174,7 +174,7 @@ class Outbox(_Outbox):
         transaction.check()
         if added:
             statements = self._statements(self._port, transaction)
-            transaction.run(statements.add(added, wall_clock()))
+            transaction.run(statements.add(added))
 
     def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""
@@ -278,7 +278,7 @@ class AsyncOutbox(_Outbox):
         if added:
             await self._prepare()
             statements = self._statements(self._port, transaction)
-            await transaction.run(statements.add(added, wall_clock()))
+            await transaction.run(statements.add(added))
 
     async def depth(self) -> Depth:
         """The number of pending messages, the age of the oldest, and what is parked."""
@@ -332,7 +332,9 @@ class AsyncOutbox(_Outbox):
 
 def _unpark(lane: str, skip: bool, by: str, why: str) -> Unpark:
     if not _reason(by, "by").strip():
-        raise UsageError("by= is required: the name of the operator, which is written to the audit")
+        raise UsageError(
+            "by= is required: the name of the operator, which is written to the audit trail"
+        )
     try:
         return Unpark(bytes.fromhex(lane), skip, by, _reason(why, "why"))
     except (TypeError, ValueError):

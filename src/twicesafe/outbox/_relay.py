@@ -6,8 +6,8 @@
 
 Any number of relays may run at once. They divide the lanes among themselves by fenced leases. When
 a relay dies, the others take over its lanes within the lease time plus one second.
-`AsyncOutboxRelay` is the async version of `OutboxRelay`. Decisions are made in `_core.relay_lease`
-and `_core.relay_publish`.
+`AsyncOutboxRelay` is the async version of `OutboxRelay`. Decisions are made in `_core.outbox.relay_lease`
+and `_core.outbox.relay_publish`.
 """
 
 from __future__ import annotations

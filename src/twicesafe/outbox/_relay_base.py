@@ -1,7 +1,7 @@
 """What both relays share: the settings, the publisher, one `RelayState` per run, and clear errors.
 
-A relay is made from an open store, or by `open` from the URL of one. The two are easily mixed up, and
-so are store and publisher: each mistake has an error that shows the right call.
+A relay needs an open store, or with `open` the URL of one. Callers mix these up, and store and
+publisher too. Each mistake has an error that shows the right call.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class RelayBase:
     def _drained(self, before: int) -> int:
         """The number published since `before`; raises if messages are left because of an outage."""
         if self._state is not None:
-            trouble = self._state.outage or self._state.not_now
-            if trouble is not None:
-                raise trouble
+            failure = self._state.outage or self._state.not_now
+            if failure is not None:
+                raise failure
         return self.published - before
 
     def _new_state(self, wake: bool, until_empty: bool) -> RelayState:

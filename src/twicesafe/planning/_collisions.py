@@ -1,7 +1,7 @@
 """Collisions: how likely it is that two different operations get the same key.
 
 Two of n random values of b bits are equal with a probability of about 1 − exp(−n(n−1) / 2ᵇ⁺¹), the birthday
-bound. An id that begins with a time can only meet ids of the same millisecond; with λ ids in a millisecond on
+bound. An id that begins with a time can only meet ids of the same millisecond. With λ ids in a millisecond on
 average, a millisecond has λ²/2 pairs. A collision does harm only while the other record is kept.
 
     source                 random bits    where it says so

@@ -6,7 +6,7 @@ Each distribution answers two questions, and they are inverse to each other:
     delays.window(risk)       the shortest window that at most this share of duplicates misses
 
 `window` of a random number from 0 to 1 is therefore a random delay, which is how a stream of duplicates
-is simulated. ``knots`` are the windows at which the curve bends; between two of them it is convex, so that
+is simulated. ``knots`` are the windows at which the curve bends. Between two of them it is convex, so that
 a minimum of costs can be found exactly. A delay counts from the completion of the first delivery, as the
 retention does. A sender counts from its first attempt, which is earlier, so its horizon is on the safe side.
 """

@@ -5,7 +5,7 @@
 
 A late duplicate makes a record too. These are left out: with a useful window there are few.
 Bytes per key are those of the published benchmark (`_published`), corrected by the bytes of your results
-and keys: they are stored as they are. They include indexes, and what autovacuum leaves in PostgreSQL;
+and keys. They are stored as they are. They include indexes, and what autovacuum leaves in PostgreSQL;
 those of DynamoDB and MongoDB are of the item or document alone.
 """
 
@@ -43,7 +43,7 @@ _IN_MEMORY: Final = frozenset({"valkey"})
 _EXPIRES_BY_ITSELF: Final = frozenset({"valkey", "dynamodb", "mongodb"})
 
 FORK: Final = 2
-"""While a server like Redis saves its data, it may use up to twice its memory, as its manual says: the
+"""While a server like Redis saves its data, it may use up to twice its memory, as its manual says. The
 child process shares each page until the parent writes to it."""
 
 

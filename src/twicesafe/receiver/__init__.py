@@ -1,9 +1,16 @@
 """The receiver: run a handler, record its result under a key, and answer repeats with that result.
 
-receiver    `Receiver` and `AsyncReceiver`, on a shared `_base`
-claim       `with receiver.claim(key)`: a manual claim
-message_handler    handlers as classes
-maintenance        sweeping on a timer; one node per interval runs it
+_receiver         `Receiver` and `AsyncReceiver`; what they share is in `_base`
+_decorator        `@receiver.idempotent`
+_claim            `with receiver.claim(key)`: a manual claim; `_edge_claim` for HTTP and tools
+_batches          `process_many`
+_message_handler  handlers as classes; `_queue_delivery` gives queues a verdict for each
+_durable, _steps  `@receiver.durable`, and the steps; `_durable_arguments` stores the arguments
+_completer        continues durable runs
+_maintenance      sweeping on a timer; one node per interval runs it
+_operators        release, resolve, forget, sweep …; `_run_operators` for durable runs
+_inspection       records, counts, the audit trail; `_health` judges them
+_operator_flows   the requests of operators as flows, for the blocking and the async classes
 """
 
 from ._claim import AsyncClaim, Claim

@@ -55,7 +55,7 @@ class ReceiverBase:
     _activity: Any = None
     """What `health` looks at; only if there are observers."""
     _breakers: list[Any]
-    """The circuit breaker, if there is one: it hears of failed deliveries."""
+    """The circuit breaker, if there is one. It counts failed deliveries."""
     _fallback: Any = None
     _hidden: HiddenKeys | None = None
     """Hides the text of keys, if the store says so."""
@@ -75,7 +75,7 @@ class ReceiverBase:
         self.policy = policy or Policy()
         self._resolved = ResolvedPolicy(self.policy)
         self._trusts_all = self.policy.signatures is None
-        self._scope = Key("-", scope).scope  # checked as any scope is
+        self._scope = Key("-", scope).scope  # a scope is checked like any other
         self._fingerprint = check_setting(fingerprint)
         self._notify = notify
         self._observed = observed
@@ -84,14 +84,14 @@ class ReceiverBase:
         breakers: list[Any] = []
         self._breakers = breakers
         self._durables = {}
-        heard = _Heard(breakers)
+        counting = _BreakerObserver(breakers)
         if not observers:
-            return events.notifier([heard])
+            return events.notifier([counting])
         from ..observers._activity import Activity
 
         self._activity = Activity()
         self._tracer = events.tracer_of(observers)
-        notify: Any = events.notifier([*observers, self._activity, heard])
+        notify: Any = events.notifier([*observers, self._activity, counting])
         self._activity.renewed = notify.renew
         return notify  # type: ignore[no-any-return]
 
@@ -196,8 +196,8 @@ class ReceiverBase:
         return stated(content), lambda: field_names(content)
 
     def _known(self, call: Call) -> Outcome[Any] | None:
-        """The recorded answer, if it can be had without a claim; None: deliver the call."""
-        cache, recall = self._runtime.cache, self._runtime.recall  # `close` takes both away
+        """The recorded answer, if it can be read without a claim; None: deliver the call."""
+        cache, recall = self._runtime.cache, self._runtime.recall  # `close` removes both
         if cache is not None:
             answer = cache.get(call.key.id)
             # Otherwise the store compares: it may have a fingerprint that the cache lacks.
@@ -271,8 +271,8 @@ def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> Non
     raise ConfigurationError(f"{where} needs {'an' if name[0] in 'AI' else 'a'} {name}, and {fix}")
 
 
-class _Heard:
-    """Passes failures on to a breaker, which is made after the notifier."""
+class _BreakerObserver:
+    """Passes failed deliveries on to a breaker, which is made after the notifier."""
 
     def __init__(self, breakers: list[Any]) -> None:
         self._breakers = breakers
@@ -301,7 +301,7 @@ def fallback_of(receiver: Any, breaker: Breaker, open_it: Callable[[str], Any]) 
 
 
 def _is_same_place(given: Any, url: str) -> bool:
-    """Two stores in memory have the same URL, and are two places."""
+    """Two stores in memory have the same URL, but are different stores."""
     other = mask(given) if isinstance(given, str) else getattr(given, "url", "")
     return other == url and "memory:" not in url
 

@@ -22,8 +22,8 @@ from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
 from .._core.fast_path import admit_fast, admit_fast_async, settle_fast, settle_fast_async
 from .._core.handler_kind import refuse_coroutine
+from .._core.outcome_recording import without_payload
 from .._core.protocol import Abandon, Ack, Claimed, Fail
-from .._core.record_retry import without_payload
 from .._core.settling import settle
 from .._values.context import ActiveClaim, active
 from ..errors import LeaseLostError, StoreError, StoreUnavailableError, UsageError
@@ -80,7 +80,7 @@ class _Claim(Generic[T]):
     key = property(lambda self: self._call.key, doc="The full key, with its scope.")
     attempt: int = property(  # type: ignore[assignment]
         lambda self: self._attempt,
-        doc="The attempt of this block; of a duplicate: the recorded one.",
+        doc="The attempt of this block; for a duplicate, the recorded one.",
     )
     fence: int = property(  # type: ignore[assignment]
         lambda self: self._fence, doc="Larger than that of every earlier claim of this key."
@@ -123,12 +123,12 @@ class _Claim(Generic[T]):
         return self._result  # type: ignore[no-any-return]
 
     def _begin_again(self) -> None:
-        """The block of this claim was left, and it is entered once more."""
+        """The block of this claim has ended, and it begins again."""
         self._left = self._done = self._completed_here = self._unsure = False
         self._held = self._flow_run = None
 
     def _is_answered(self) -> bool:
-        """Whether the answer is on record and can be had without a claim, as in `process`."""
+        """Whether the answer is recorded and can be read without a claim, as in `process`."""
         runtime = self._receiver._runtime
         if runtime.recall is None and runtime.cache is None:
             return False
@@ -197,8 +197,8 @@ class _Claim(Generic[T]):
             try:
                 active.reset(self._token)
             except ValueError:
-                # A task or thread that the block started has its own context. It cannot step out for the
-                # block, which does so itself when it ends.
+                # A task or thread that the block started has its own context. It cannot change the
+                # context of # the block, which does so itself when it ends.
                 return
             self._token = None
 
@@ -222,11 +222,11 @@ def _nothing() -> None: ...
 def _give_back(call: Call, claim: ActiveClaim, retention: int | None = None) -> Flow[None]:
     claim.over = True
     kept = call.policy.retention_ms if retention is None else retention
-    yield from _asked_thrice(call, Abandon(claim.key.id, claim.owner, kept))
+    yield from _ask_three_times(call, Abandon(claim.key.id, claim.owner, kept))
     claim.settled = True
 
 
-def _asked_thrice(call: Call, ask: Abandon | Fail) -> Flow[Any]:
+def _ask_three_times(call: Call, ask: Abandon | Fail) -> Flow[Any]:
     """Ask the store up to three times, then notify observers of the outage and raise."""
     for pause in (0.05, 0.2, None):
         try:
@@ -245,11 +245,11 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     ask.error, ask.hold = why, True
     claim.over = True
     try:
-        ack = yield from _asked_thrice(call, ask)
+        ack = yield from _ask_three_times(call, ask)
     except StoreUnavailableError:
         raise
     except StoreError:
-        ack = yield from _asked_thrice(
+        ack = yield from _ask_three_times(
             call, without_payload(ask)
         )  # without its reason: holding the key matters more
     claim.settled = True

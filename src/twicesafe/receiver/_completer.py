@@ -42,6 +42,8 @@ __all__ = ["AsyncCompleter", "AsyncCompletes", "Completer", "Completes", "Comple
 
 _log = logging.getLogger("twicesafe")
 
+_counting = threading.Lock()
+
 ROUND: Final = 1000
 """Runs that one round finds, at most."""
 
@@ -67,16 +69,17 @@ class CompletionReport(msgspec.Struct):
 
     def count(self, error: BaseException | None) -> None:
         """Count a run that ended like this. A failure is logged."""
-        if error is None:
-            self.completed += 1
-        elif isinstance(error, SuspendedError):
-            self.suspended += 1
-        elif isinstance(error, DuplicateError):
-            self.skipped += 1
-        else:
-            self.failed += 1
+        ends = {type(None): "completed", SuspendedError: "suspended", DuplicateError: "skipped"}
+        end = next((name for kind, name in ends.items() if isinstance(error, kind)), "failed")
+        self.add(end)
+        if end == "failed":
             foreign = not isinstance(error, TwicesafeError)
             _log.warning("a durable run failed: %s", error, exc_info=error if foreign else None)
+
+    def add(self, end: str) -> None:
+        """Count one run. The threads of a completer share the report."""
+        with _counting:
+            setattr(self, end, getattr(self, end) + 1)
 
 
 def _call_of(receiver: ReceiverBase, run: DueRun) -> tuple[Any, Any, str]:
@@ -123,8 +126,11 @@ class Completes(ReceiverBase):
             durable, call, why = _call_of(self, run)
             if durable is None:
                 flow = run_operations.park_unusable(run, self._resolved, why)
-                report.parked += self._runtime.run(flow)
-                _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
+                if self._runtime.run(flow):
+                    report.add("parked")
+                    _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
+                else:
+                    report.add("skipped")
                 return
             durable._answer(call)
         except (KeyboardInterrupt, SystemExit):
@@ -179,8 +185,11 @@ class AsyncCompletes(ReceiverBase):
             durable, call, why = _call_of(self, run)
             if durable is None:
                 flow = run_operations.park_unusable(run, self._resolved, why)
-                report.parked += await self._runtime.run(flow)
-                _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
+                if await self._runtime.run(flow):
+                    report.add("parked")
+                    _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
+                else:
+                    report.add("skipped")
                 return
             await durable._answer(call)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):

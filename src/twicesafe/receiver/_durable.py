@@ -149,7 +149,13 @@ class _DurableBase(Generic[P]):
         else:
             call.fingerprint, call.policy = run.fingerprint, self._not_waiting
         call.durable = RunCall(
-            self.name, stored, self._given.complete, self._holds, invoke, owner._tracer
+            self.name,
+            stored,
+            self._given.complete,
+            self._holds,
+            invoke,
+            owner._tracer,
+            id(owner._runtime),
         )
         call.run = run_of(call)
         if owner._tracer is not None:

@@ -10,7 +10,13 @@ import msgspec
 
 from .._core.handler_call import name_of
 from .._values.codecs import Codec
-from ..errors import ConfigurationError, CorruptRecordError, TwicesafeError, UsageError
+from ..errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    TwicesafeError,
+    UsageError,
+    text_of,
+)
 
 __all__ = ["DurableArguments"]
 
@@ -61,13 +67,10 @@ class DurableArguments:
             unknown = [name for name in stored if name not in self._signature.parameters]
             if unknown:
                 raise ValueError(f"{self._name} has no parameter {unknown[0]!r} any more")
-            named = {
-                name: codec.decode(value, self._types.get(name, Any))
-                for name, value in stored.items()
-            }
+            named = {name: self._read(name, value, codec) for name, value in stored.items()}
         except TwicesafeError:
             raise
-        except Exception as error:  # a codec of the user may raise anything
+        except Exception as error:
             raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
         bound = inspect.BoundArguments(self._signature, named)
         bound.apply_defaults()
@@ -76,3 +79,12 @@ class DurableArguments:
         except TypeError as error:  # it takes more than it did
             raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
         return bound.args, bound.kwargs
+
+    def _read(self, name: str, value: bytes, codec: Codec) -> Any:
+        try:
+            return codec.decode(value, self._types.get(name, Any))
+        except Exception as error:  # a codec of the user may raise anything
+            raise CorruptRecordError(
+                f"the stored arguments cannot be used: {name!r} does not fit any more "
+                f"({type(error).__name__}: {text_of(error)})"
+            ) from error

@@ -5,7 +5,7 @@
 
 It removes records that are past their retention. It also parks work that was claimed long ago and
 never finished or redelivered, so that an operator notices it. If the receiver has observers, the round
-also counts the records for their gauges. Each round is a key: the node that
+also counts the records for their gauges. Each round is a key. The node that
 wins its claim does the round, and the other nodes get its report, with these numbers, as a replay. A round that fails is
 logged, and the timer continues. If the store cannot keep up, the sweep uses smaller batches
 (`_core.operations.sweep`). The timer does not keep a receiver alive: it stops when the last receiver

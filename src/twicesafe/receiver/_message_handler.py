@@ -27,7 +27,7 @@ from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
 from ..errors import FingerprintMismatchError, HeldError, ParkedError
 from ._base import check_receiver
-from ._delivering import delivery, verdict_on, verdict_on_async
+from ._queue_delivery import delivery, verdict_on, verdict_on_async
 from ._receiver import AsyncReceiver, Receiver
 
 __all__ = ["AsyncMessageHandler", "MessageHandler"]

@@ -1,4 +1,4 @@
-"""What operators ask of a store, as flows that `Operators`, `Inspection` and their async versions run. No I/O."""
+"""The requests of operators, as flows that `Operators`, `Inspection` and their async versions run. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._core.durable.run_requests import FOREVER, Restart
 from .._core.durable.run_state import checked_name
 from .._core.encrypting import encrypted, encrypted_step
 from .._core.protocol import Discard, Forget, Release, Resolve
-from .._core.searching import Conditions, conditions
+from .._core.searching import Conditions, Question, conditions, together
 from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.records import Record, State, Stats
@@ -25,14 +25,16 @@ __all__ = ["OperatorFlows", "about_secret", "sampled", "unswept"]
 
 
 class OperatorFlows(ReceiverBase):
-    """Every operator's request as a flow, with what must follow it in this process."""
+    """Every operator's request as a flow, and what this process must do after it."""
 
     def _operate(self, key: Key, ask: Release | Resolve | Forget) -> Flow[None]:
         operate = operations.operate_run if self._keeps_steps else operations.operate
         try:
             yield from operate(key, ask)
         except TwicesafeError:
-            self._runtime.uncache(key.id)  # only its answer may be lost
+            self._runtime.uncache(
+                key.id
+            )  # the store may have done it: perhaps only the answer was lost
             raise
         self._runtime.uncache(key.id)  # after the store's change, so nothing refills it
 
@@ -111,7 +113,7 @@ class OperatorFlows(ReceiverBase):
         return wall_clock() - round(seconds(older_than, "older_than") * 1000)
 
     def _recorded_before(self, older_than: Duration) -> int | None:
-        """None: all that are recorded, also those of this very millisecond."""
+        """None: all recorded answers, even those of the current millisecond."""
         age = seconds(older_than, "older_than")
         expect(age >= 0, "older_than", older_than, "use 0 or more seconds")
         return self._before(age) if age else None
@@ -121,6 +123,10 @@ class OperatorFlows(ReceiverBase):
         if self._hidden is not None:
             asked["value"], asked["scope"] = self._hidden.asked(asked["value"], asked["scope"])
         return asked
+
+    def _together(self, *asks: Question) -> Flow[list[Any]]:
+        """The answers to several questions about all records, in one look where the store can do that."""
+        return together(asks, self.store.answers_together)
 
     def _tell_parked(self, records: list[Record]) -> list[Record]:
         for record in records:

@@ -95,7 +95,7 @@ class Operators(OperatorFlows):
         steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. It may run beside deliveries: an answer that changes meanwhile is left alone.
+        to continue. It may run during deliveries: an answer that changes meanwhile is left alone.
         """
         flow = operations.reencrypt(self.policy.encryption, limit, after, self._keeps_steps)
         return self._runtime.run(flow)
@@ -112,7 +112,7 @@ class Operators(OperatorFlows):
 
         ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is durable in the
         archive. Its record stays until its retention ends: a late duplicate does not run, and gets
-        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. Killed at any point, it loses nothing.
+        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. A kill at any point loses nothing.
         """
         archive = opened_archive(to)
         job = Archiving(self._recorded_before(older_than), limit, after, self._keeps_steps)
@@ -204,7 +204,7 @@ class AsyncOperators(OperatorFlows):
         steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. It may run beside deliveries: an answer that changes meanwhile is left alone.
+        to continue. It may run during deliveries: an answer that changes meanwhile is left alone.
         """
         flow = operations.reencrypt(self.policy.encryption, limit, after, self._keeps_steps)
         return await self._runtime.run(flow)
@@ -221,7 +221,7 @@ class AsyncOperators(OperatorFlows):
 
         ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is durable in the
         archive. Its record stays until its retention ends: a late duplicate does not run, and gets
-        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. Killed at any point, it loses nothing.
+        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. A kill at any point loses nothing.
         """
         import asyncio
 

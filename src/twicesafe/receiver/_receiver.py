@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from .. import events
-from .._core.batch import exchange_many
+from .._core.batch import deliver_many
 from .._core.handler_kind import refuse_async, refuse_generator
 from .._core.handler_profile import FingerprintSetting, profile_of
 from .._values.breaker import Breaker
@@ -139,7 +139,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
             profile.check(handler, (None,), {})
         batch = list(messages)
         calls, bad = calls_of(self, batch, handler, key, profile)
-        flow = exchange_many(calls, whole(concurrency))
+        flow = deliver_many(calls, whole(concurrency))
         answers = self._runtime.run(flow) if calls else []
         return merged(len(batch), calls, answers, bad)
 
@@ -300,7 +300,7 @@ class AsyncReceiver(
             profile.check(handler, (None,), {})
         batch = list(messages)
         calls, bad = calls_of(self, batch, handler, key, profile)
-        flow = exchange_many(calls, whole(concurrency))
+        flow = deliver_many(calls, whole(concurrency))
         answers = await self._runtime.run(flow) if calls else []
         return merged(len(batch), calls, answers, bad)
 

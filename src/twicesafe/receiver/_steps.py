@@ -4,7 +4,7 @@
     at, token = steps.now(), steps.uuid()          # captured: the same on every resume
 
 `AsyncSteps` is the async version of `Steps`, with the same names and meanings. The flows are in
-`_core.steps`; this module is the public interface.
+`_core.durable.steps`; this module is the public interface.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Regions: copies of records in another store, and an explicit rule for the keys that a takeover cannot know.
+"""Regions: copies of records in another store, and a rule for keys whose outcome the new region cannot know.
 
     Regions, AsyncRegions       receivers that start work only in the region that serves a key;
                                 failing over, switching, settling
@@ -12,9 +12,9 @@ docs/how-to/regions.md explains the rule, and what it cannot do.
 
 from .._core.regions.epochs import Epoch
 from .._core.regions.following import Copied
+from ._base import RegionStatus, sent_at_of_uuid7
 from ._follower import AsyncFollower, Follower
 from ._regions import AsyncRegions, Regions
-from ._settings import RegionStatus, sent_at_of_uuid7
 
 __all__ = [
     "AsyncFollower",

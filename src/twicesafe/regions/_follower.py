@@ -20,8 +20,8 @@ from .._values.settings import Duration, expect, seconds
 from ..errors import StoreUnavailableError, UnsupportedByStoreError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import mask, open_async_store, open_store
+from ._base import lag_of
 from ._performing import perform, perform_async
-from ._settings import lag_of
 
 __all__ = ["AsyncFollower", "Follower"]
 

@@ -26,16 +26,16 @@ from .._values.settings import Duration, seconds
 from ..receiver import AsyncReceiver, Receiver
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import open_async_store
-from ._follower import AsyncFollower, Follower, opened
-from ._performing import perform, perform_async
-from ._region_store import AsyncRegionStore, RegionStore
-from ._settings import (
+from ._base import (
     RegionsBase,
     RegionStatus,
     count_doubts,
     lag_of,
     list_doubts,
 )
+from ._follower import AsyncFollower, Follower, opened
+from ._performing import perform, perform_async
+from ._region_store import AsyncRegionStore, RegionStore
 
 __all__ = ["AsyncRegions", "Regions"]
 

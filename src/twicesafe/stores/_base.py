@@ -1,8 +1,8 @@
 """The base classes of every store: `Store` (blocking) and `AsyncStore`. A store performs requests.
 
-To add a store, write one file with its programs (generators that yield the engine's commands),
-a `Store` and an `AsyncStore` that run them, and its `Capabilities`; register the URL scheme under
-the entry-point group ``twicesafe.stores``; and subclass the shipped conformance suite. A store
+To add a store, write one file with its programs (generators that yield the engine's commands), a
+`Store` and an `AsyncStore` that run them, and its `Capabilities`. Register the URL scheme under the
+entry-point group ``twicesafe.stores``, and subclass the shipped conformance suite. A store
 declares what it cannot do, and the suite skips those tests by name.
 """
 
@@ -77,6 +77,8 @@ class _Described:
     why. The store table shows it."""
     recalls: ClassVar[bool] = False
     """`recall` works: the store is embedded, so it can look without a round trip."""
+    answers_together: ClassVar[bool] = False
+    """Several questions about many records in one `perform_many` take as long as one of them."""
     url: str
     """The URL without its password."""
     hidden_keys: HiddenKeys | None = None
@@ -101,7 +103,7 @@ class Store(_Described, abc.ABC):
     migrated: Sequence[str] = ()
     """What opening did to the schema, as text."""
     dialect: str = ""
-    """The SQL that it speaks: ``sqlite``, ``postgresql`` or ``mysql``. Only with ``transactions``."""
+    """Its SQL dialect: ``sqlite``, ``postgresql`` or ``mysql``. Only with ``transactions``."""
 
     @classmethod
     @abc.abstractmethod
@@ -169,8 +171,8 @@ class Store(_Described, abc.ABC):
     def migrate(self, tell: Progress = None) -> list[str]:
         """Bring the schema up to date and say what was done.
 
-        `open` creates what is missing, unless migrate=false. Only this takes steps that nodes of an
-        older version cannot work beside.
+        `open` creates what is missing, unless migrate=false. Only this makes changes that nodes of an
+        older version cannot work with.
         """
         return []
 

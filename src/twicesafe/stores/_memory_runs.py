@@ -1,4 +1,4 @@
-"""Durable runs in memory: the reference for the other stores. It applies `_core.run_lifecycle`."""
+"""Durable runs in memory: the reference for the other stores. It applies `_core.durable.run_lifecycle`."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ __all__ = ["AsyncOutboxPort", "OutboxInTransaction", "OutboxPort"]
 class OutboxInTransaction(Protocol):
     """Writes messages in a transaction of the caller, on the caller's connection."""
 
-    def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
-        """Write messages, in this order. `created_at`: for engines without a clock."""
+    def add(self, added: Sequence[Added]) -> Program[None]:
+        """Write messages, in this order."""
 
 
 class _Port(abc.ABC):

@@ -26,6 +26,7 @@ __all__ = [
     "SCHEMES",
     "check_store",
     "default_url",
+    "expect_seconds",
     "identifier",
     "is_missing",
     "mask",
@@ -207,7 +208,15 @@ def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
                 f"this store has no option {name[:40]!r}; {suggestion(name, known)}"
             )
         chosen[name] = typed(text, known[name], f"option {name}")
+    expect(chosen.get("pool", 1) >= 1, "pool", chosen.get("pool"), "use 1 or more connections")
     return chosen
+
+
+def expect_seconds(options: Mapping[str, Any], name: str, *, or_zero: bool = False) -> None:
+    """Refuse an option that is not above 0 and at most an hour; ``or_zero``: 0 is allowed, too."""
+    value = options[name]
+    remedy = "use 0 to 3600 seconds" if or_zero else "use seconds above 0, at most 3600"
+    expect(0 < value <= 3600 or (or_zero and value == 0), name, value, remedy)
 
 
 def typed(text: str, default: Any, name: str) -> Any:
@@ -272,9 +281,11 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
     if not url:
         named = "an empty URL (is its environment variable set?)"
+    names = [f"{name}:" for name in [*schemes, *added]]
+    meant = suggestion(f"{scheme}:" if colon and "@" not in scheme else "", names, " ")
     raise ConfigurationError(
-        f"no {what} for {named}: a {what} URL starts with one of "
-        f"{', '.join(f'{name}:' for name in [*schemes, *added])}"
+        f"no {what} for {named}{f' ({meant})' if meant.strip() else ''}: a {what} URL starts with one of "
+        f"{', '.join(names)}"
     )
 
 

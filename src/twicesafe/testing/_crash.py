@@ -4,7 +4,7 @@
         assert Receiver(shop.store()).process("tx-1", charge).value == "paid"
 
 A `Life` simulates one process. It passes *points*: before and after every statement of a store that
-is bound to it with `life.mortal(store)`, and at each `crash_point("name")` of the code under test,
+is bound to it with `life.bind(store)`, and at each `crash_point("name")` of the code under test,
 which does nothing outside a life. At the chosen point it dies: `Died` is raised, and from then on no
 command of this life reaches the store, not even from its ``finally`` blocks. Connections are closed, and
 the engine rolls back, as after a real crash.
@@ -77,10 +77,10 @@ class Life:
             raise Died(f"at point {len(self.passed)}: {self.passed[-1]}")
 
     @overload
-    def mortal(self, store: Store) -> Store: ...
+    def bind(self, store: Store) -> Store: ...
     @overload
-    def mortal(self, store: AsyncStore) -> AsyncStore: ...
-    def mortal(self, store: Store | AsyncStore) -> Store | AsyncStore:
+    def bind(self, store: AsyncStore) -> AsyncStore: ...
+    def bind(self, store: Store | AsyncStore) -> Store | AsyncStore:
         """Bind this store to this life. Use a new store object for each life.
 
         A store that reports its statements has a point before and after each of them; any other store
@@ -92,7 +92,11 @@ class Life:
         if hasattr(engine, "_tap"):
             engine._tap = self._statement
             return store
-        return _AsyncMortal(self, store) if isinstance(store, AsyncStore) else _Mortal(self, store)
+        return (
+            _AsyncBoundStore(self, store)
+            if isinstance(store, AsyncStore)
+            else _BoundStore(self, store)
+        )
 
     def _statement(self, stage: str, command: Any) -> None:
         self.reach(f"{stage} {_named(command)}")
@@ -170,7 +174,7 @@ def _asked(request: Request) -> str:
     return f"{request.op} {request.name!r}" if isinstance(request, RecordStep) else request.op
 
 
-class _Mortal(Store):
+class _BoundStore(Store):
     """Performs batches one by one, so that the process can die between two items."""
 
     def __init__(self, life: Life, store: Store, counted: bool = True) -> None:
@@ -181,7 +185,7 @@ class _Mortal(Store):
 
     @classmethod
     def open(cls, url: str) -> Self:
-        raise NotImplementedError("made by Life.mortal")
+        raise NotImplementedError("made by Life.bind")
 
     def in_transaction(self, style: str = "%s") -> Any:
         return self._store.in_transaction(style)
@@ -203,8 +207,8 @@ class _Mortal(Store):
         """Does nothing: the data outlives the process."""
 
 
-class _AsyncMortal(AsyncStore):
-    """The async version of `_Mortal`."""
+class _AsyncBoundStore(AsyncStore):
+    """The async version of `_BoundStore`."""
 
     def __init__(self, life: Life, store: AsyncStore, counted: bool = True) -> None:
         self._life, self._store, self._counted = life, store, counted
@@ -215,7 +219,7 @@ class _AsyncMortal(AsyncStore):
 
     @classmethod
     def open(cls, url: str) -> Self:
-        raise NotImplementedError("made by Life.mortal")
+        raise NotImplementedError("made by Life.bind")
 
     async def perform(self, request: Request) -> Any:
         self._reach(f"before {_asked(request)}")
@@ -237,7 +241,7 @@ class _AsyncMortal(AsyncStore):
         await self._store.watch(id, seconds)
 
     def blocking_store(self) -> Store:
-        return _Mortal(self._life, self._store.blocking_store(), self._counted)
+        return _BoundStore(self._life, self._store.blocking_store(), self._counted)
 
     async def close(self) -> None:
         """Does nothing: the data outlives the process."""

@@ -35,8 +35,8 @@ from ..receiver import AsyncReceiver, Receiver
 from ..stores.memory import AsyncMemoryStore, MemoryStore
 from ._clock import FakeClock
 from ._comparison import Trial, copied, difference, plain_copy, refuse_unseen, same, table
-from ._crash import Life, _AsyncMortal, _Mortal, crash_point
-from ._fresh import Fresh
+from ._crash import Life, _AsyncBoundStore, _BoundStore, crash_point
+from ._trial_keys import TrialKey
 
 __all__ = ["assert_idempotent", "assert_idempotent_async"]
 
@@ -244,7 +244,7 @@ class _Trials:
         self.starts.clear()
 
     def _fresh_key(self) -> Key:
-        return Fresh(self.receiver.key("the call" if self.key is None else self.key))
+        return TrialKey(self.receiver.key("the call" if self.key is None else self.key))
 
     @property
     def policy(self) -> Policy:
@@ -287,7 +287,7 @@ class _Blocking:
             return command.function()
         answers: list[Any] = [None] * command.count
         together = threading.Barrier(command.count)
-        store = _Mortal(command.life, self._trials.receiver.store, counted=False)
+        store = _BoundStore(command.life, self._trials.receiver.store, counted=False)
         receiver = Receiver(store, policy=self._trials.policy)
 
         def deliver(index: int) -> None:
@@ -331,7 +331,7 @@ class _Async:
         if isinstance(command, _Ask):
             reply = command.function()
             return await reply if inspect.isawaitable(reply) else reply
-        store = _AsyncMortal(command.life, self._trials.receiver.store, counted=False)
+        store = _AsyncBoundStore(command.life, self._trials.receiver.store, counted=False)
         receiver = AsyncReceiver(store, policy=self._trials.policy)
         answers: list[Any] = [None] * command.count
 

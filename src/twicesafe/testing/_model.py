@@ -3,7 +3,7 @@
 The conformance suite tests the rules that we thought of; this finds the others. The model is a
 `MemoryStore`, which applies `_core.lifecycle` and nothing else, on the same clock. Requests of several
 keys and owners, stale owners and fences, batches, operators, sweeps, time and reopening come in any
-order; after each step every row must be the same.
+order. After each step every row must be the same.
 
     class SqliteModel(Sqlite, StoreModel):
         pass
@@ -41,9 +41,9 @@ from .._core.protocol import (
 from .._values.keys import Key
 from .._values.records import Row
 from ..stores.memory import MemoryStore
-from ._conformance.asking import HOUR, Mine, forget, release, resolve
 from ._conformance.bench import Advance, Reopen, open_bench
 from ._conformance.hooks import StoreUnderTest
+from ._conformance.requests import HOUR, Mine, forget, release, resolve
 
 __all__ = ["StoreModel"]
 

@@ -4,7 +4,7 @@
     deliver_at_least_once(handle, messages, key=lambda m: m["id"], n=3, seed=7)
     assert_idempotent_for(set_price, strategies.tuples(items, cents), snapshot=book.copy, setup=book.clear)
 
-`run_twice` and `assert_idempotent_for` call the function itself, with no receiver in between: they
+`run_twice` and `assert_idempotent_for` call the function itself, with no receiver in between. They
 check that a second run changes nothing, which makes a retry after a crash harmless. They cannot show
 what a crash in the middle leaves behind (`crash_matrix`), nor inputs that the strategy does not draw.
 """

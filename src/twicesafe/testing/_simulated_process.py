@@ -34,9 +34,9 @@ from ..stores._base import AsyncStore, Store
 from ..stores.memory import MemoryStore
 from ._clock import FakeClock
 from ._comparison import copied, plain_copy
-from ._crash import Life, _Mortal, crash_point
-from ._fresh import Fresh
+from ._crash import Life, _BoundStore, crash_point
 from ._tracing import Awaits, LineTracer
+from ._trial_keys import TrialKey
 
 __all__ = ["END", "START", "HandlerCase", "Stage", "UnawaitedError", "called", "is_async_function"]
 
@@ -146,7 +146,7 @@ class Stage:
         else:
             self.store = own.store if isinstance(own.store, Store) else own.store.blocking_store()
             self.policy = self.policy.replace(in_flight="wait", wait=10.0)
-            self.key = Fresh(own.key(case.key))
+            self.key = TrialKey(own.key(case.key))
 
     def pass_time(self) -> None:
         """Let every lease expire. On a real clock the next delivery waits for it."""
@@ -282,7 +282,7 @@ class Stage:
 def _silent(_: Event) -> None: ...
 
 
-class _Store(_Mortal):
+class _Store(_BoundStore):
     """The stage's store, bound to one life. Renewals are not points: their time is not fixed."""
 
     def perform(self, request: Request) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from ..errors import ConfigurationError
 from ._crash import Died, Life, crash_point, current_life
-from ._source import SourceFile, source_of
+from ._handler_source import SourceFile, source_of
 
 __all__ = ["Awaits", "LineTracer", "LinesOf", "code_of", "receives_itself"]
 

@@ -120,10 +120,10 @@ class WsgiExchange:
 
     def _drain(self) -> None:
         """After a disconnect: take the rest while it can be kept and within `linger`."""
-        patience = time.monotonic() + seconds(self._exchange.rules.policy.linger)
+        until = time.monotonic() + seconds(self._exchange.rules.policy.linger)
         try:
             while not self._exchange.settled:
-                lingered = time.monotonic() > patience
+                lingered = time.monotonic() > until
                 if self._exchange.is_not_kept(lingered=lingered):
                     drive(self._exchange.client_left(lingered=lingered), perform)
                 else:

@@ -2,7 +2,7 @@
 
 A handler may decide it by raising `Retry` or `DeadLetter`. For any other error a consumer asks its
 ``recover=`` function, or `default_recovery`. The decision is made before the attempt is recorded, and the
-record follows it: a key is parked when its message goes to the dead letters, and not before.
+record follows it. A key is parked when its message goes to the dead letters, and not before.
 
 Attempts count starts of the handler. A crash counts; a redelivery that finds the work in progress or
 the store down does not.

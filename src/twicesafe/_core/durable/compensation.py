@@ -1,7 +1,7 @@
 """Undoing a run: record its failure, then run every recorded undo in reverse, each until it succeeds.
 
 Each undo is a recorded step, so after a crash the next worker continues where this one stopped. To learn
-what there is to undo, it replays the function: recorded steps answer at once and name their undos
+what there is to undo, it replays the function. Recorded steps answer at once and name their undos
 again, and the first step that is not recorded ends the replay. No forward step runs beside an undo.
 
 An undo has the policy's attempts. One that keeps failing parks the run; `release` continues with it. An
@@ -31,12 +31,13 @@ from ..commands import Flow, Invoke, Raised, Reply, Sleep
 from ..duplicates import compensated
 from ..encrypting import encrypted, encrypted_step, readable_step
 from ..observing import failed
+from ..outcome_recording import OutcomeRecording, retry_until_recorded
 from ..protocol import Ack, Complete
-from ..record_retry import OutcomeRecording, retry_until_recorded
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
 from .run_suspension import suspend
 from .step_records import ask_of, record
+from .steps import find_out
 
 __all__ = ["undo_all"]
 
@@ -58,8 +59,13 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
         )
         step = getattr(astray, "step", "")
         return (yield from _park(call, state, step, text, EXHAUSTED, astray))
-    for doubtful, _ in state.in_doubt.values():
-        if doubtful.name not in state.recorded:  # marked before the failure: see `steps`
+    for doubtful, _ in list(state.in_doubt.values()):
+        interrupt = yield from find_out(state, doubtful)
+        if interrupt is not None:  # the next worker continues
+            yield from _fail(call, state, type(interrupt).__qualname__, 1 << 30)
+            return Raised(interrupt)
+        if doubtful.name in state.in_doubt and doubtful.name not in state.recorded:
+            # Marked before the failure: see `steps`.
             yield from record(state, ask_of(state, doubtful, StepState.STARTED))
     reason, cause = yield from _recorded_failure(call, state, reply)
     for step, why in state.doubtful().items():
@@ -208,6 +214,7 @@ def _park(
 def _fail(call: Call, state: RunState, error: str, max_attempts: int) -> Flow[Any]:
     claim = state.claim
     claim.over = True
+    state.goes_on = max_attempts > claim.attempt
     ask = FailRun(claim.key.id, claim.owner, claim.fence, 0, max_attempts, FOREVER, error)
     try:
         yield ask

@@ -33,7 +33,7 @@ from ..settling import settle
 from .compensation import undo_all
 from .run_requests import FOREVER, FailRun, StartRun
 from .run_state import RunState, Unwind, parts_of
-from .run_suspension import lost, suspend
+from .run_suspension import lost, suspend, wake_callers
 
 __all__ = ["RunCall", "deliver_run", "run_of"]
 
@@ -47,7 +47,9 @@ MISFITS: Final = (StepMismatchError, CorruptRecordError)
 class RunCall:
     """What a `Call` of a durable function has besides."""
 
-    __slots__ = ("arguments", "completes", "function", "holds", "invoke", "state", "tracer", "won")
+    __slots__ = (
+        "arguments", "completes", "function", "holds", "home", "invoke", "state", "tracer", "won",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,9 +59,12 @@ class RunCall:
         holds: bool,
         invoke: Callable[[RunState], Any],
         tracer: Any = None,
+        home: int = 0,
     ) -> None:
         self.function, self.arguments, self.completes = function, arguments, completes
         self.holds, self.invoke, self.tracer = holds, invoke, tracer
+        self.home = home
+        """Which receiver's: runs of one home are in one store."""
         self.won: Claimed | None = None
         """The answer to the claim that this call won."""
         self.state: RunState | None = None
@@ -133,6 +138,15 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
         if isinstance(reply, Raised) and isinstance(reply.error, LeaseLostError):
             return reply
         return Raised(lost(call))
+    ended = yield from _settled(call, claim, state, reply)
+    if not state.goes_on:
+        yield from wake_callers(call, state)
+    return ended
+
+
+def _settled(
+    call: Call, claim: ActiveClaim, state: RunState, reply: Reply
+) -> Flow[Outcome[Any] | Raised]:
     if state.undoing:
         return (yield from undo_all(call, state, reply))
     parts = [] if isinstance(reply, Returned) else list(parts_of(reply.error))
@@ -143,10 +157,11 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
         isinstance(part, (Unwind, SuspendedError)) for part in parts
     ):
         return (yield from suspend(call, state, inner))
-    undoable = bool(state.undos) or bool(state.unregistered())
+    undoable = bool(state.undos or state.in_doubt) or bool(state.unregistered())
     is_final = isinstance(reply, Raised) and _is_final(call, claim, reply.error)
     if undoable and is_final and not state.held:
         return (yield from undo_all(call, state, reply))
+    state.goes_on = isinstance(reply, Raised) and not is_final
     return (yield from settle(call, claim, reply))
 
 

@@ -26,6 +26,8 @@ from ..resolved_policy import ResolvedPolicy
 
 __all__ = [
     "FAILURE",
+    "INNER",
+    "OUTER",
     "UNDO",
     "RunState",
     "StepCall",
@@ -39,6 +41,12 @@ __all__ = [
 
 FAILURE: Final = "twicesafe:failure"
 """The step that records why a run is undone."""
+
+INNER: Final = "twicesafe:inner:"
+"""A run that called a suspended one waits for the signal of this name, followed by the id of that run."""
+
+OUTER: Final = "twicesafe:outer:"
+"""The suspended run keeps a signal of this name, followed by the id of its caller: its end wakes it."""
 
 UNDO: Final = "undo:"
 """An undo is recorded under this, followed by the name of its step."""
@@ -138,7 +146,9 @@ class RunState:
         self.observed = observed
         self._trace: Callable[..., Any] | None = getattr(tracer, "trace_step", None)
         self.recorded = {step.name: step for step in recorded}
-        self._now, self._since = now, claim.clock()
+        # A sleep that was over is over, although the store's clock was set back since.
+        known = (max(step.created_at, step.changed_at) for step in self.recorded.values())
+        self._now, self._since = max([now, *known]), claim.clock()
         self._used: dict[str, object] = {}
         self.running: dict[str, None] = {}
         """Steps that a thread or a task works on now."""
@@ -160,10 +170,12 @@ class RunState:
         self.leaving = False
         """One of them has ended the function, or its branch of it."""
         self.in_doubt: dict[str, tuple[StepCall, str]] = {}
-        """Steps to undo that may have happened: their worker died before they were recorded; and why."""
+        """Steps to undo that may have happened, and why this is unknown."""
         self.answered: set[str] = set()
         """Marked steps of which this attempt knows, or finds out, how they ended."""
         self.aborted: str | None = None
+        self.goes_on = False
+        """The run is not over: it is suspended, or tried again."""
         self.held = False
         """The outcome of a step is unknown, and the policy is at most once."""
 
@@ -177,7 +189,7 @@ class RunState:
         return self._now + round((self.claim.clock() - self._since) * 1000)
 
     def check_open(self) -> None:
-        """Called before anything new starts. A step that starts is in `running` before it asks: then
+        """Called before anything new starts. A step that starts is in `running` before it asks. Then
         either it sees that the function has ended, or the run sees the step and waits for it."""
         if self.ended:
             raise UsageError(
@@ -260,6 +272,12 @@ class RunState:
         """A step is done: remember what undoes it."""
         if call.undo is not None:
             self.undos[call.name] = Undo(call.name, position, call.undo, value, is_known)
+
+    def doubt(self, call: StepCall, why: str) -> None:
+        """Whether this step happened is unknown."""
+        self.answered.discard(call.name)
+        if call.undo is not None:
+            self.in_doubt[call.name] = call, why
 
     def step_claim(self, name: str) -> StepClaim:
         run = self.claim

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from ... import events as ev
-from ...errors import LeaseLostError, StoreUnavailableError, SuspendedError
+from ..._values.steps import StepState
+from ...errors import (
+    LeaseLostError,
+    StepMismatchError,
+    StoreError,
+    StoreUnavailableError,
+    SuspendedError,
+)
 from ..call import Call, cause_of
 from ..commands import Flow, Raised, Sleep
 from ..duplicates import suspended
+from ..outcome_recording import pause_after
 from ..protocol import Ack
-from ..record_retry import pause_after
-from .run_requests import FOREVER, Suspend
-from .run_state import RunState
+from .run_requests import FOREVER, RecordStep, Signal, Suspend
+from .run_state import INNER, OUTER, RunState
+from .step_records import record
 
 __all__ = ["lost", "suspend"]
 
 INNER_POLL: Final = 30_000
-"""Milliseconds after which a run that waits for a suspended inner run looks again."""
+"""Milliseconds after which a run that waits for a suspended inner run looks again, if it was not woken."""
 
 
 def suspend(call: Call, state: RunState, inner: list[SuspendedError]) -> Flow[Raised]:
-    """A run that called a suspended one sleeps, too. A signal may wake the `inner` one earlier."""
+    """A run that called a suspended one sleeps, too, until the `inner` one has ended."""
+    state.goes_on = True
     now = state.store_now()
     dues = [due for due in state.suspends.values() if due is not None]
     answer = inner[0] if inner and not dues else suspended(min(dues, default=None))
@@ -29,8 +39,43 @@ def suspend(call: Call, state: RunState, inner: list[SuspendedError]) -> Flow[Ra
         dues.append(now + INNER_POLL)
         if error.resume_at is not None:
             dues.append(round(error.resume_at.timestamp() * 1000))
+        if not (yield from _will_wake(call, state, error)):
+            dues.append(now)
     delay = max(0, min(dues) - now) if dues else FOREVER
     return (yield from _give_back(call, state, delay, tuple(state.waits), answer))
+
+
+def _will_wake(call: Call, state: RunState, error: SuspendedError) -> Flow[bool]:
+    """Ask the inner run to wake this one at its end; False: it has ended. Once per inner run: if it is
+    suspended again after its end, because an operator restarted it, this one looks every `INNER_POLL`."""
+    if error._run is None or error._run[0] != call.durable.home:
+        return True
+    id_, claim = error._run[1], state.claim
+    name = INNER + id_.hex()
+    known = state.recorded.get(name)
+    if known is not None:
+        if known.state is StepState.WAITING:
+            state.waits[name] = None
+        return True
+    waits = RecordStep(claim.key.id, claim.owner, claim.fence, name, "wait", StepState.WAITING)
+    try:
+        yield from record(state, waits)  # first, so that this is asked only once
+        kept = yield Signal(id_, OUTER + claim.key.id.hex(), b"", call.policy.retention_ms)
+    except StepMismatchError:
+        return False  # its signal is here
+    except (StoreError, LeaseLostError):
+        return True
+    state.waits[name] = None
+    return bool(kept)
+
+
+def wake_callers(call: Call, state: RunState) -> Flow[None]:
+    """The run is over: runs that wait for it are due. Should this fail, they look by themselves."""
+    for name in state.recorded:
+        if name.startswith(OUTER):
+            outer, said = bytes.fromhex(name.removeprefix(OUTER)), INNER + call.key.id.hex()
+            with contextlib.suppress(StoreError):
+                yield Signal(outer, said, b"", call.policy.retention_ms)
 
 
 def _give_back(
@@ -55,6 +100,7 @@ def _give_back(
         claim.gone = True
         call.notify(ev.LeaseLost(call.key))
         return Raised(lost(call))
+    answer._run = call.durable.home, call.key.id
     if call.observed:
         call.notify(ev.RunSuspended(call.key, None if delay >= FOREVER else delay / 1000))
     return Raised(answer.about(call.key))

@@ -19,8 +19,8 @@ from ...errors import (
 )
 from ..commands import Flow, Sleep
 from ..encrypting import encrypted_step
+from ..outcome_recording import pause_after
 from ..protocol import Ack
-from ..record_retry import pause_after
 from .run_requests import RecordStep
 from .run_state import RunState, StepCall
 

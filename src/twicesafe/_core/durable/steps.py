@@ -4,7 +4,7 @@
     new                 run it, record it, return it
     started, no result  (a probe or ``hold``) ask the probe; without one, ``hold`` holds the run
 
-A flow returns a reply, and its caller raises or returns it: inside a generator a `StopIteration` of the
+A flow returns a reply, and its caller raises or returns it. Inside a generator a `StopIteration` of the
 user's function would change its meaning.
 """
 
@@ -40,7 +40,7 @@ from .run_state import FAILURE, UNDO, RunState, StepCall, Unwind
 from .step_records import ask_of, encoded, record
 from .transaction_step import in_transaction
 
-__all__ = ["TIMED_OUT", "sleep", "take", "wait"]
+__all__ = ["TIMED_OUT", "find_out", "sleep", "take", "wait"]
 
 TIMED_OUT: Final = b""
 """The recorded result of a wait whose signal did not come. No codec returns it for a value."""
@@ -58,6 +58,9 @@ BRANCH_POLL: Final = 0.02
 _NO_USE: Final = (SuspendedError, LeaseLostError, UsageError, AtomicityBrokenError)
 """Errors of a step that trying it again at once cannot help."""
 
+_UNKNOWN: Final = (TimeoutError, LeaseLostError)
+"""Errors after which it is unknown whether the step happened. Any other one means that it failed."""
+
 
 # --- run and capture -------------------------------------------------------------------------
 
@@ -67,7 +70,7 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
     known = state.enter(call.name, call.kind, call.fingerprint)
     if known is not None and known.state is StepState.DONE:
         return _recorded(state, call, known)
-    # With a time-out the rest of a blocking step runs in a thread, which cannot be stopped: the run
+    # With a time-out the rest of a blocking step runs in a thread, which cannot be stopped. The run
     # continues when the time is over, and waits for that thread before it ends.
     if call.options.timeout is not None:
         ending = _to_its_end(state, call, known)
@@ -79,7 +82,7 @@ def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Rep
     state.running[call.name] = None
     try:
         if state.undoing:
-            yield from _find_out(state, call, known)
+            _look_back(state, call, known)
             yield from _others_first(state, call.name)
         state.check_open()
         state.answered.add(call.name)  # how it ends is seen in this attempt
@@ -102,12 +105,20 @@ def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Rep
                 reply = yield Invoke(state.step_claim(call.name), run, call.options.timeout)
                 if isinstance(reply, Returned):
                     return (yield from _keep(state, call, reply.value, attempt, began))
-            if attempt >= call.options.attempts or not _may_retry(reply.error):
-                if marks and isinstance(reply.error, Exception):
-                    yield from _note_raised(state, call, reply.error)
+            unknown = marks and isinstance(reply.error, _UNKNOWN)
+            may_retry = _may_retry(reply.error) and not (unknown and call.probe is None)
+            if attempt >= call.options.attempts or not may_retry:
+                if unknown:
+                    state.doubt(call, "its outcome is unknown after a time-out")
+                elif marks and isinstance(reply.error, Exception):
+                    yield from _note_raised(state, call)
                 return reply
             yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
             state.check_open()  # so did the back-off
+            if unknown:
+                found = yield from _asked(state, call)
+                if found is not None:
+                    return found
             attempt += 1
     finally:
         state.running.pop(call.name, None)
@@ -154,41 +165,37 @@ def _marked(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply |
     return None
 
 
-def _find_out(state: RunState, call: StepCall, known: Step | None) -> Flow[None]:
-    """The run is undone, and this step has no result: did a worker die in it, after its effect?
+def _look_back(state: RunState, call: StepCall, known: Step | None) -> None:
+    """The run is undone, and this step has no result: may a worker have died in it, after its effect?
 
-    A probe answers that; without one the step stays in doubt, and the run is parked (`compensation`). A step
-    with a probe, or under ``hold``, that has no mark was not started. After the failure is recorded, the
-    same is true of every step: those in doubt were marked before.
+    A step with a probe, or under ``hold``, that has no mark was not started. After the failure is
+    recorded, the same is true of every step: those in doubt were marked before.
     """
     name = call.name
     marks = state.holds or call.probe is not None or FAILURE in state.recorded
-    if call.undo is None or call.transaction is not None:
-        return
-    if state.ended or UNDO + name in state.recorded:
+    if call.transaction is not None or state.ended or UNDO + name in state.recorded:
         return
     if marks if known is None else known.result == RAISED:
         return
-    state.in_doubt[name] = call, "the worker stopped in this step"
+    state.doubt(call, "the worker stopped in this step")
+
+
+def find_out(state: RunState, call: StepCall) -> Flow[BaseException | None]:
+    """Ask the probe of a step in doubt, before the run is undone. Without an answer it stays in doubt, and
+    the run is parked (`compensation`). Returns an interrupt."""
     if call.probe is None:
-        return
+        return None
     state.claim.check()
-    reply: Reply = yield Invoke(state.step_claim(name), call.probe)
-    if isinstance(reply, Raised):
-        text = f"{type(reply.error).__qualname__}: {text_of(reply.error)}"
-        state.in_doubt[name] = call, f"its probe failed ({text})"
-        return
-    if reply.value is not None:
-        (value,) = reply.value
-        yield from _keep(state, call, value, 1, state.clock())
-    del state.in_doubt[name]
-    state.answered.add(name)
+    reply = yield from _asked(state, call)
+    if isinstance(reply, Raised) and call.name not in state.undos:
+        return None if isinstance(reply.error, Exception) else reply.error
+    state.in_doubt.pop(call.name)
+    state.answered.add(call.name)
+    return None
 
 
-def _note_raised(state: RunState, call: StepCall, error: Exception) -> Flow[None]:
-    """The step's own exception means that it failed, so the next attempt may run it. A time-out does not."""
-    if isinstance(error, (TimeoutError, LeaseLostError)):
-        return
+def _note_raised(state: RunState, call: StepCall) -> Flow[None]:
+    """The step's own exception means that it failed, so the next attempt may run it."""
     try:
         yield replace(ask_of(state, call, StepState.STARTED), result=RAISED, undo=False)
     except StoreError:
@@ -214,13 +221,29 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
             "what was done, then release or resolve the run; or give the step a probe",
             key=state.claim.key,
         )
-    reply: Reply = yield Invoke(state.step_claim(call.name), call.probe)
-    if isinstance(reply, Raised):
-        return reply
-    if reply.value is None:
-        return None
-    (value,) = reply.value
-    return (yield from _keep(state, call, value, 1, state.clock()))
+    return (yield from _asked(state, call))
+
+
+def _asked(state: RunState, call: StepCall) -> Flow[Reply | None]:
+    """What the probe answers. None: it did not happen. Else the result, which is recorded; or its error."""
+    assert call.probe is not None
+    reply: Reply = yield Invoke(state.step_claim(call.name), call.probe, call.options.timeout)
+    if isinstance(reply, Returned):
+        found = reply.value
+        if found is None:
+            return None
+        if isinstance(found, tuple) and len(found) == 1:
+            return (yield from _keep(state, call, found[0], 1, state.clock()))
+        reply = Raised(
+            UsageError(
+                f"the probe of the step {call.name!r} returned a {type(found).__name__}: return None if the "
+                "step did not happen, or a tuple with its result: (result,)",
+                key=state.claim.key,
+            )
+        )
+    text = f"{type(reply.error).__qualname__}: {text_of(reply.error)}"
+    state.doubt(call, f"its probe failed ({text})")
+    return reply
 
 
 def _keep(state: RunState, call: StepCall, value: Any, attempt: int, began: float) -> Flow[Reply]:
@@ -345,7 +368,7 @@ def _open_or_last(state: RunState, name: str) -> Flow[None]:
 
 
 def _others_first(state: RunState, name: str) -> Flow[None]:
-    """What other branches of the function can do is done before this one ends it: their next steps would
+    """What other branches of the function can do is done before this one ends it. Their next steps would
     have to wait, and a `TaskGroup` would cancel those that run."""
     state.running.pop(name, None)
     used = state.used if state.has_branches else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ... import events as ev
 from ..._values.context import MARGIN, ActiveClaim
 from ..._values.records import Row
 from ..._values.steps import Step, StepState
@@ -78,6 +79,9 @@ def _committed(
         yield OnTransaction(call.transaction, "rollback")
         if not (yield from _is_recorded(state, ask)):
             return Raised(error)
+        state.notify(
+            ev.StoreFailed(state.claim.key, "commit", type(error).__name__)
+        )  # maybe of a hook
     if span:
         claim = state.claim
         claim.renewed = sent

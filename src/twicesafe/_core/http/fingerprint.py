@@ -20,21 +20,21 @@ others keep scheme 1, so an upgrade does not turn stored keys into mismatches.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import msgspec
 
 from ..._values.fingerprint import fingerprint as fingerprint_of
-from .json_form import json_form
 from .message import HttpRequest
 from .parameters import ordered
 
-__all__ = ["FingerprintHow", "canonical_print", "http_fingerprint"]
+__all__ = ["FingerprintHow", "canonical_print", "http_fingerprint", "json_form"]
 
 _length = Struct(">Q").pack
 
@@ -148,6 +148,52 @@ def _parts(body: bytes, boundary: bytes) -> bytes | None:
             return None
         framed += [head, content]
     return _framed(framed)
+
+
+# --- the form of a JSON body -----------------------------------------------------------------------
+
+_pack = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+def json_form(body: bytes) -> bytes | None:
+    """The canonical form of a JSON text, or None if parsers may read it in two ways.
+
+    Different values have different forms. Numbers are compared as written: ``1``, ``1.0`` and ``1e0``
+    differ, and large integers and long decimals keep every digit. ``1``, ``"1"`` and ``true`` differ,
+    absent differs from null, arrays keep their order, and text is not normalised.
+
+    Text that is not strict JSON or nests too deep has no form, nor has an object with two members of one
+    name: parsers take the first or the last. Some ignore case (Go, .NET), so ``a`` and ``A`` are one name,
+    and for some a NUL ends a name.
+
+    The form is MessagePack: an object is a map with sorted keys, and a number is the bytes of its
+    literal. One pass makes it, so its cost grows with the length of the text, not with its depth.
+    """
+    if b"\\u0000" in body:
+        return None
+    try:
+        return _pack(_read(body.decode("utf-8")))
+    except (ValueError, RecursionError):  # not UTF-8, not JSON, a lone surrogate, too deep
+        return None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(set(map(str.casefold, members))) != len(pairs):
+        raise ValueError("two members have the same name")
+    return members
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_read = json.JSONDecoder(
+    object_pairs_hook=_members,
+    parse_int=str.encode,
+    parse_float=str.encode,
+    parse_constant=_refuse,
+).decode
 
 
 # --- the labels of a body ------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from .message import HttpRequest, StoredResponse
 from .problems import Problem, RequestRefused
 from .recording import Ending, ResponseRecording
 from .rules import Admission, HttpRules
-from .stored import NOT_KEPT
+from .stored_response import NOT_KEPT
 
 __all__ = [
     "ClientLeft",
@@ -277,10 +277,10 @@ class Exchange:
         self, command: CompleteClaim | ReleaseClaim | HoldClaim | LeaveClaim
     ) -> HttpFlow[None]:
         self.settled = True
-        return _recorded(command, self.recording.trouble)
+        return _recorded(command, self.recording.redact_error)
 
 
-def _recorded(command: Any, trouble: Exception | None) -> HttpFlow[None]:
+def _recorded(command: Any, redact_error: Exception | None) -> HttpFlow[None]:
     """The client gets the response even if the store could not record it."""
     try:
         yield command
@@ -288,5 +288,5 @@ def _recorded(command: Any, trouble: Exception | None) -> HttpFlow[None]:
         pass  # recorded as done without its result, and observers were notified
     except TwicesafeError as error:
         yield Log("warning", f"a response was delivered that is not on record: {error}")
-    if trouble is not None:
-        yield Log("error", "redact failed, so nothing was kept", trouble)
+    if redact_error is not None:
+        yield Log("error", "redact failed, so nothing was kept", redact_error)

@@ -21,7 +21,7 @@ from ...errors import ConfigurationError
 from .message import Fields
 from .policy import HttpPolicy
 from .problems import Problem, RequestRefused
-from .stored import HOP_BY_HOP
+from .stored_response import HOP_BY_HOP
 
 __all__ = ["Forwarding"]
 

@@ -40,7 +40,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
     def cookie(self, name: str) -> str | None:
         """The cookie of this name. Cookies that differ are joined to a value that no single cookie
-        can have: applications take the first or the last, and another host may have set one."""
+        can have. Applications take the first or the last, and another host may have set one."""
         found: dict[str, None] = {}
         for line in self.values("cookie"):
             for pair in line.decode("latin-1").split(";"):

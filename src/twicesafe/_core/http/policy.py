@@ -21,10 +21,10 @@ from ..._values.settings import Duration, expect, refuse_unknown, seconds
 from ..._values.signed_key import SIGNATURE_HEADER, SignatureCheck
 from ...errors import ConfigurationError
 from .fingerprint import FingerprintHow
+from .key_sources import WEBHOOKS, KeySource
 from .message import HttpRequest, StoredResponse
 from .routes import Routes
-from .sources import WEBHOOKS, KeySource
-from .stored import COOKIES, OF_ONE_PASSAGE, RESPONSE_CODEC
+from .stored_response import COOKIES, OF_ONE_PASSAGE, RESPONSE_CODEC
 
 __all__ = ["DEFAULT_SCOPE", "NOT_EXECUTED", "HttpPolicy", "Scope"]
 

@@ -23,7 +23,7 @@ from ...errors import (
     UsageError,
 )
 from .message import StoredResponse
-from .stored import expose
+from .stored_response import expose
 
 __all__ = ["CASES", "Problem", "ProblemKind", "RequestRefused", "problem_of", "problem_response"]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from .message import StoredResponse
 from .policy import HttpPolicy
-from .stored import NOT_KEPT, NotKept, kept_fields
+from .stored_response import NOT_KEPT, NotKept, kept_fields
 
 __all__ = ["Ending", "ResponseRecording"]
 
@@ -37,9 +37,9 @@ class ResponseRecording:
         "_policy",
         "is_event_stream",
         "overflowed",
+        "redact_error",
         "size",
         "status",
-        "trouble",
     )
 
     def __init__(self, policy: HttpPolicy, kept_names: frozenset[bytes]) -> None:
@@ -54,7 +54,7 @@ class ResponseRecording:
         self.size = 0
         self.status = 0
         """0: no response has begun."""
-        self.trouble: Exception | None = None
+        self.redact_error: Exception | None = None
         """The exception of the policy's `redact`: nothing is kept."""
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -101,5 +101,5 @@ class ResponseRecording:
             redact = self._policy.redact
             return stored if redact is None else redact(stored)
         except Exception as error:
-            self.trouble = error
+            self.redact_error = error
             return NOT_KEPT

@@ -27,12 +27,12 @@ from ..._values.signed_key import SignatureCheck
 from ...errors import ConfigurationError, TwicesafeError, UntrustedKeyError
 from .fingerprint import http_fingerprint
 from .key_field import BadKey, parse_key, require_key
+from .key_sources import place_of, reads_body
 from .message import HttpRequest, StoredResponse
 from .policy import HttpPolicy
 from .problems import Problem, RequestRefused, problem_of, problem_response
 from .routes import Routes
-from .sources import place_of, reads_body
-from .stored import kept_names, replay_fields
+from .stored_response import kept_names, replay_fields
 
 __all__ = ["Admission", "HttpRules", "Looked", "credentials"]
 

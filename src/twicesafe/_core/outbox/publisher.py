@@ -5,8 +5,8 @@ A publisher is an object with `publish`, blocking or async; both relays accept b
 - `publish` gets messages and returns an answer for each: None (durable at the destination) or an
   exception. It must not return None before the message is durable, because its row is then deleted.
 - The relay keeps the order of a key, not the publisher. In one call no two messages have the same
-  key, so the publisher may send them in any order or all at once. The relay hands over a key's next
-  message only when the one before was accepted.
+  key, so the publisher may send them in any order or all at once. The relay passes a key's next
+  message only after the broker has accepted the one before.
 - `keeps_order`, optional: True says that the publisher, or its broker, keeps the order of a key even
   if a message fails. After a failed message it accepts no later one of that key in the same call.
   Then a call may contain many messages of a key, in order and all of one topic. It is faster for a

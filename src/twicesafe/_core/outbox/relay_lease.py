@@ -9,7 +9,7 @@ What a crash leaves behind:
     between publishing and settling      the rows; they are published again under the same ids
     while settling                       settled or not; repeating it changes nothing
 
-One relay at a time handles a lane: it leases the lane's slot and publishes at most one group of the
+One relay at a time handles a lane. It leases the lane's slot and publishes at most one group of the
 lane's rows at once. A relay whose lease may have expired publishes nothing more (P7); its deadline
 counts from the moment when it sent the renewal. A slot is released only after the publish loop has
 reported that none of its rows is being published.
@@ -29,7 +29,7 @@ from ..._values.policy import Backoff
 from ...errors import BrokerUnavailableError, StoreError, TwicesafeError
 from ..commands import Flow
 from ..sample_schedule import SampleSchedule
-from .requests import Backlog, Depth, HeldSlots, Hold, Message
+from .requests import Backlog, Depth, Heartbeat, LeasedSlots, Message
 
 __all__ = ["CheckBroker", "Collect", "KeeperPause", "Listen", "Publish", "RelayState", "keep_slots"]
 
@@ -176,11 +176,11 @@ def keep_slots(state: RelayState) -> Flow[None]:
         said_of, drained = state.drained
         give = drained if said_of is state.unwanted else frozenset()
         try:
-            held: HeldSlots = yield Hold(state.owner, round(state.lease * 1000), give)
+            held: LeasedSlots = yield Heartbeat(state.owner, round(state.lease * 1000), give)
         except StoreError as error:
             failures += 1
             state.unheld = error
-            state.notify(events.StoreFailed(None, "outbox_hold", str(error)))
+            state.notify(events.StoreFailed(None, "outbox_heartbeat", str(error)))
             yield KeeperPause(
                 min(state.lease / 6, REST.delay(failures, chance(state.owner, failures)))
             )
@@ -195,10 +195,10 @@ def keep_slots(state: RelayState) -> Flow[None]:
             yield from _sample(state, state.samples)
         yield KeeperPause(min(state.lease / 3, RENEWAL))
     try:
-        yield Hold(state.owner, 0, leave=True)
+        yield Heartbeat(state.owner, 0, leave=True)
     except StoreError as error:
         # The leases expire by themselves.
-        state.notify(events.StoreFailed(None, "outbox_hold", str(error)))
+        state.notify(events.StoreFailed(None, "outbox_heartbeat", str(error)))
 
 
 def _sample(state: RelayState, schedule: SampleSchedule) -> Flow[None]:

@@ -1,6 +1,6 @@
 """The publish loop: which rows are published next, in which order, and what happens on failure.
 
-The order of a lane is kept here, and nowhere else. One row of a lane is handed over at a time, and
+The order of a lane is kept here, and nowhere else. The publisher gets one row of a lane at a time, and
 the next one after the broker has accepted it. So a broker may accept any part of a call, in any
 order. A publisher that `keeps_order` by itself gets many rows of a lane in one call, all of one
 topic, because brokers accept or refuse topic by topic. After a refusal the lane backs off; after too
@@ -24,7 +24,7 @@ from ..commands import Flow
 from ..encrypting import decrypt_body
 from .relay_answers import RelayAnswers
 from .relay_lease import DEAF_POLL, REST, CheckBroker, Collect, Listen, Publish, RelayState
-from .requests import Fetch, Fetched, Pending, Rise, Settle
+from .requests import Awake, Fetch, Fetched, Pending, Settle
 
 __all__ = ["publish_pending"]
 
@@ -109,7 +109,7 @@ class _PublishLoop(RelayAnswers):
         if rows:
             self.pause = GATHER if len(rows) < max(1, state.batch // 10) else 0.0
             if self.asleep:
-                yield from self._rise()
+                yield from self._tell_awake()
         else:
             self.pause = min(state.longest_pause, max(GATHER, self.pause * 2))
         return len(rows)
@@ -207,8 +207,8 @@ class _PublishLoop(RelayAnswers):
         down = max(0.0, self.down_until - state.clock())
         if self.under_way:
             busy = len(self.under_way) >= state.concurrency or self.rows_under_way >= state.batch
-            patience = state.lease / 6 if busy else max(down, self.pause, GATHER)
-            self._handle_answers((yield Collect(patience)))
+            wait = state.lease / 6 if busy else max(down, self.pause, GATHER)
+            self._handle_answers((yield Collect(wait)))
         elif state.stopping:
             return
         elif down:
@@ -224,9 +224,9 @@ class _PublishLoop(RelayAnswers):
         else:
             self._handle_answers((yield Collect(self.pause)))
 
-    def _rise(self) -> Flow[None]:
+    def _tell_awake(self) -> Flow[None]:
         try:
-            yield Rise(self.state.owner)
+            yield Awake(self.state.owner)
         except StoreError:
             return  # writers keep waking us without need, which costs them little
         self.asleep = False

@@ -8,7 +8,7 @@
               refusals
     aside     messages of a lane in trouble that are set aside in a separate table
 
-    relay     Prepare  Hold  Fetch  Settle  Rise
+    relay     Prepare  Heartbeat  Fetch  Settle  Awake
     operator  Backlog  ListRelays  ParkedLanes  Unpark
 
 Durations are milliseconds, added to the store's own clock (P5).
@@ -28,12 +28,13 @@ __all__ = [
     "GATES",
     "SLOTS",
     "Added",
+    "Awake",
     "Backlog",
     "Depth",
     "Fetch",
     "Fetched",
-    "HeldSlots",
-    "Hold",
+    "Heartbeat",
+    "LeasedSlots",
     "ListRelays",
     "Message",
     "OutboxRequest",
@@ -43,7 +44,6 @@ __all__ = [
     "Prepare",
     "RelayStanding",
     "Relays",
-    "Rise",
     "Setback",
     "Settle",
     "Unpark",
@@ -108,7 +108,7 @@ class Fetched(msgspec.Struct, gc=False):
     """By lane: rows of lanes in trouble, to be set aside."""
 
 
-class HeldSlots(msgspec.Struct, gc=False):
+class LeasedSlots(msgspec.Struct, gc=False):
     """The slots that a relay may publish from, each with its fence."""
 
     slots: dict[int, int]
@@ -211,10 +211,10 @@ class Prepare(OutboxRequest[list[str]], gc=False):
     """Create them even on a store that was opened with ?migrate=false."""
 
 
-class Hold(OutboxRequest[HeldSlots], gc=False):
+class Heartbeat(OutboxRequest[LeasedSlots], gc=False):
     """Heartbeat: renew my slots, take free ones up to my share, release these."""
 
-    op: ClassVar[str] = "outbox_hold"
+    op: ClassVar[str] = "outbox_heartbeat"
     owner: bytes
     lease: int
     give: frozenset[int] = frozenset()
@@ -248,10 +248,10 @@ class Settle(OutboxRequest[int], gc=False):
     aside: dict[bytes, list[int]]
 
 
-class Rise(OutboxRequest[None], gc=False):
+class Awake(OutboxRequest[None], gc=False):
     """This relay is awake: writers need not wake it."""
 
-    op: ClassVar[str] = "outbox_rise"
+    op: ClassVar[str] = "outbox_awake"
     owner: bytes
 
 

@@ -5,7 +5,7 @@ That is compared before the claim is sent and again after it is won, so a region
 starts nothing after `cut`, and what it started is in its store by then.
 
 After a failover the records of the old region may be incomplete. A message that was sent before the
-cut is *in doubt* if its key is unknown here, or if its copied record is unfinished: the old region
+cut is *in doubt* if its key is unknown here, or if its copied record is unfinished. The old region
 may have done the work. The setting `unknown` decides: hold it, run it, or ask.
 """
 

@@ -21,7 +21,7 @@ from .following import PAGE, TARGET, Copied, follow, progress_of
 
 __all__ = ["Move", "Wait", "current", "fail_over", "settle", "switch"]
 
-PATIENCE: Final = 0.2
+PAUSE: Final = 0.2
 """Seconds between two looks at a clock that has to pass a moment."""
 
 
@@ -141,7 +141,7 @@ def _checked(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
     epoch, document = yield from current(move.key)
     if epoch.region == move.to:
         raise UsageError(
-            f"{move.to!r} serves the keys of {move.key.value!r} already; nothing was changed",
+            f"{move.to!r} already serves the keys of {move.key.value!r}; nothing was changed",
             key=move.key,
         )
     if epoch.doubt:
@@ -172,7 +172,7 @@ def _opened(
                 "machine's; no region serves the keys now; set the clocks, then repeat this",
                 key=move.key,
             )
-        yield Wait(PATIENCE)
+        yield Wait(PAUSE)
     opened, _ = yield from change(
         move.key,
         document,
@@ -208,4 +208,4 @@ def _refuse_failed(move: Move, found: Copied) -> None:
 
 def _until(move: Move, cut: int) -> RegionFlow[None]:
     while move.now() <= cut:
-        yield Wait(PATIENCE)
+        yield Wait(PAUSE)

@@ -177,7 +177,7 @@ def follow(
         after = found.after
         if not after:
             break
-    # What changed after the pass began may be newer than a record that the pass did not see: it reads on while
+    # What changed after the pass began may be newer than a record that the pass did not see. It reads on while
     # the source works.
     high = max(before.high, min(seen.high, began))
     done = Progress(high=high, until=began, passes=before.passes + 1)

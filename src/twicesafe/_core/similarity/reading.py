@@ -137,7 +137,7 @@ def _shared(one: Prose, other: Prose) -> float:
 
 def _have_same_names(one: Prose, other: Prose) -> bool:
     """A name in one text must be a word of the other (it may have lost its capital letter), and names that both
-    have must come in one order: a payment from Alice to Bob is not one from Bob to Alice."""
+    have must come in one order. A payment from Alice to Bob is not one from Bob to Alice."""
     if not set(one.names) <= set(other.words) or not set(other.names) <= set(one.words):
         return False
     common = set(one.names) & set(other.names)

@@ -4,7 +4,7 @@ A model writes ``10`` or ``10.0`` or ``"10"``, a letter and its accent as one ch
 optional argument as null or not at all. None of these is another operation, so they are made equal
 before anything is compared, with the help of the tool's JSON schema:
 
-    a whole float is an int; a number in quotes is a number where the schema says number, at any depth
+    a whole float is an int; a number, true or false in quotes is that where the schema says so, at any depth
     text is in the normal form NFC
     an argument that is absent has the schema's default; null is the same as absent, unless there is
     a default: then a tool that gets null does something else
@@ -31,6 +31,9 @@ from .rule import ToolRule
 __all__ = ["approval_key", "check_names", "key_of_call", "normalised", "print_of_call"]
 
 
+_BOOLEANS = {"true": True, "false": False}
+
+
 def normalised(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as they are compared."""
     properties: Mapping[str, Any] = schema.get("properties") or {}
@@ -44,7 +47,7 @@ def normalised(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[
 
 
 def _as_declared(value: Any, about: Any, schema: Mapping[str, Any]) -> Any:
-    """Numbers that the model put in quotes, where the schema knows numbers and no text; at any depth."""
+    """Numbers and booleans that the model put in quotes, where the schema knows no text; at any depth."""
     meant = _meanings(about, schema)
     if isinstance(value, Mapping):
         known = {n: one for m in meant for n, one in _mapping(m.get("properties")).items()}
@@ -53,11 +56,14 @@ def _as_declared(value: Any, about: Any, schema: Mapping[str, Any]) -> Any:
         inner = next((m["items"] for m in meant if "items" in m), None)
         return [_as_declared(item, inner, schema) for item in value]
     kinds = {kind for m in meant for kind in _kinds(m.get("type"))}
-    if type(value) is not str or "string" in kinds or not kinds & {"integer", "number"}:
+    if type(value) is not str or "string" in kinds:
         return value
-    for read in (int, float):
-        with suppress(ValueError):
-            return read(value)
+    if "boolean" in kinds and value.lower() in _BOOLEANS:
+        return _BOOLEANS[value.lower()]
+    if kinds & {"integer", "number"}:
+        for read in (int, float):
+            with suppress(ValueError):
+                return read(value)
     return value
 
 
@@ -130,9 +136,9 @@ def _part(what: str, value: str | None) -> str:
     if value is None:
         return f"no {what}"
     part = f"{what}={value}"
-    if len(part.encode()) > MAX_KEY_BYTES:
-        return f"{what}#{sha256(value.encode()).hexdigest()}"
-    return part
+    if len(part.encode(errors="surrogatepass")) > MAX_KEY_BYTES:
+        return f"{what}#{sha256(value.encode(errors='surrogatepass')).hexdigest()}"
+    return part  # the key refuses what is not valid Unicode
 
 
 def approval_key(key: Key) -> Key:

@@ -78,7 +78,7 @@ def read_call(body: bytes) -> RpcCall | None:
     params = found.get("params")
     about = _protocol_members(params) if isinstance(params, Members) else {}
     tool, id_ = about.get("name"), _plain(found.get("id"))
-    if not isinstance(tool, str) or not isinstance(id_, (str, int)):
+    if not isinstance(tool, str) or type(id_) not in (str, int):
         raise UnreadableError("tools/call needs an id and the name of a tool")
     arguments, meta = (_plain(about.get(name) or Members()) for name in ("arguments", "_meta"))
     if not isinstance(arguments, dict) or not isinstance(meta, dict):
@@ -94,7 +94,9 @@ def _protocol_members(members: Members) -> dict[str, Any]:
     """By name. Some parsers ignore the case of names, and differ about which of two they take."""
     for name, _ in members:
         if name not in _NAMES and name.casefold() in _NAMES:
-            raise UnreadableError(f"{name!r} is not a name of the protocol; mind its case")
+            raise UnreadableError(
+                f"{name!r} is not a name of the protocol; check upper and lower case"
+            )
     return _named(members)
 
 

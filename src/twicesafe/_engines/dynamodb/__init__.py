@@ -4,13 +4,13 @@
     ?endpoint=http://127.0.0.1:8000            an emulator
     ?skew=5&timeout=5&pool=50&migrate=false …
 
-    settings        the URL                            table        creates and checks the table
-    items           records as items                   client       boto3
-    programs        the requests, as `versioned` asks  store        threads
-    table_scans     sweep, browse, survey, audit log   async_store  event loops (aiobotocore)
-                                                       error_messages   what an error means
+    settings          the URL                            table           creates and checks the table
+    items             records as items                   client          boto3
+    programs          the requests about one record      store           threads
+    sweep_and_search  the requests about many records    async_store     event loops (aiobotocore)
+                                                         error_messages  what an error means
 
-A refused write returns the item that is there, so `_core.lifecycle` decides here, in the worker; every
+A refused write returns the item that is there, so `_core.lifecycle` decides here, in the worker. Every
 write names the version that it is based on. docs/decisions/0027-dynamodb.md says why this is safe.
 """
 

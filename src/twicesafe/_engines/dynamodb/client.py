@@ -1,4 +1,4 @@
-"""boto3's client for this store, and what it and its async sister have in common."""
+"""boto3's client for this store, and what it shares with the async one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = [
     "arguments",
     "config",
     "connect",
-    "hear_date",
     "place",
+    "read_date",
     "received",
     "refused",
     "settings_refused",
@@ -99,10 +99,10 @@ def received(reply: Any, settings: Settings, clock: Clock, sent: int) -> Any:
     """
     if not reply["ResponseMetadata"].get("RequestId"):
         raise StoreUnavailableError(
-            f"what answers for {settings.url} is not DynamoDB: its reply has no request id; the outcome is "
+            f"the server of {settings.url} is not DynamoDB: its reply has no request id; the outcome is "
             "unknown; check the endpoint, and any proxy on the way"
         )
-    _hear(reply, settings, clock, sent)
+    _read_headers(reply, settings, clock, sent)
     return reply
 
 
@@ -110,7 +110,7 @@ def refused(error: Exception, settings: Settings, clock: Clock, sent: int) -> Co
     """The reply of a write whose condition did not hold; raises our error for any other error."""
     response: dict[str, Any] = getattr(error, "response", None) or {}
     if response:
-        _hear(response, settings, clock, sent)
+        _read_headers(response, settings, clock, sent)
     code = code_of(error)
     if code == REFUSED:
         return ConditionFailed(response.get("Item"))
@@ -119,7 +119,7 @@ def refused(error: Exception, settings: Settings, clock: Clock, sent: int) -> Co
     raise explain(error, settings.url) from error
 
 
-def _hear(response: dict[str, Any], settings: Settings, clock: Clock, sent: int) -> None:
+def _read_headers(response: dict[str, Any], settings: Settings, clock: Clock, sent: int) -> None:
     """Read the service's time from a reply; raise if the reply ended before its time.
 
     If a connection ends within the headers, `http.client` takes that for their end, and boto3 for a
@@ -131,14 +131,14 @@ def _hear(response: dict[str, Any], settings: Settings, clock: Clock, sent: int)
         raise StoreUnavailableError(
             f"{settings.url} ended the connection in the middle of a reply; the outcome is unknown"
         )
-    hear_date(clock, headers.get("date"), sent)
+    read_date(clock, headers.get("date"), sent)
 
 
-def hear_date(clock: Clock, date: str | None, sent: int) -> None:
+def read_date(clock: Clock, date: str | None, sent: int) -> None:
     """The Date of a reply: the service's time was in that second."""
     second = _second(date or "")
     if second:
-        clock.heard(second, second + 1000, sent)
+        clock.observed(second, second + 1000, sent)
 
 
 @functools.lru_cache(8)

@@ -133,7 +133,7 @@ def item_of(found: Attributes) -> Versioned:
         if "layout" in found:
             raise SchemaVersionError(
                 f"a newer twicesafe wrote the record {_short(found)} (layout {found['layout']}); the "
-                "handler does not run; update this one"
+                "handler does not run; update this twicesafe"
             )
         fields = {
             name: EMPTY[name] if name in EMPTY and name not in found else decode(found[name])

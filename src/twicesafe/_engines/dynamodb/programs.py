@@ -25,7 +25,7 @@ from .items import (
     refused_by,
     time_to_live,
 )
-from .table_scans import TableScans
+from .sweep_and_search import SweepAndSearch
 
 __all__ = ["SCANS", "DynamodbPrograms"]
 
@@ -33,7 +33,7 @@ SCANS: Final = frozenset({"sweep", "survey", "browse", "count", "audit_log"})
 """Requests that read the table; all others are about one item."""
 
 
-class DynamodbPrograms(TableScans):
+class DynamodbPrograms(SweepAndSearch):
     def load(self, id_: bytes) -> Program[Versioned | None]:
         reply = yield get(id_)
         found = reply.get("Item")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...errors import ConfigurationError
-from ...stores._urls import options_of
+from ...stores._urls import expect_seconds, options_of
 
 __all__ = ["Settings"]
 
@@ -67,14 +67,8 @@ def _check(options: dict[str, Any]) -> None:
         )
     if options["endpoint"]:
         _check_endpoint(options["endpoint"])
-    if options["pool"] < 1:
-        raise ConfigurationError("pool=0 is not valid: use 1 or more connections")
-    if not 0 < options["timeout"] <= 3600:
-        raise ConfigurationError(
-            f"timeout={options['timeout']:g} is not valid: use seconds above 0"
-        )
-    if not 0 <= options["skew"] <= 3600:
-        raise ConfigurationError(f"skew={options['skew']:g} is not valid: use 0 to 3600 seconds")
+    expect_seconds(options, "timeout")
+    expect_seconds(options, "skew", or_zero=True)
 
 
 def _check_endpoint(endpoint: str) -> None:

@@ -19,7 +19,7 @@ __all__ = ["TablePause", "examine", "migrate", "prepare"]
 
 KEY: Final = [{"AttributeName": "id", "KeyType": "HASH"}]
 TTL: Final = {"Enabled": True, "AttributeName": "ttl"}
-PATIENCE: Final = 120
+MOST_LOOKS: Final = 120
 """Times that a table in the making is looked at."""
 
 
@@ -78,7 +78,7 @@ def _create() -> Program[None]:
 
 
 def _active(table: Any, settings: Settings) -> Program[Any]:
-    for _ in range(PATIENCE):
+    for _ in range(MOST_LOOKS):
         if table is not None and table["TableStatus"] not in ("CREATING", "DELETING"):
             return table
         table = yield from _describe()

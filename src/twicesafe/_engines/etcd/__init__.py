@@ -3,15 +3,15 @@
     etcd://user:password@host1:2379,host2:2379,host3:2379/prefix      etcds:// for TLS
     ?timeout=5&ca_certs=…&certfile=…&keyfile=…
 
-    settings       the URL                              messages        etcd's API as a table
-    programs       the requests: guess, compare, write  record_search   browse, survey and sweep
-    record_layout  the keys and bytes of a record       leases          shared etcd leases
-    routing        which member, how often              error_messages  what an error means
-    store          threads                              wakeups         wakes waiters by watch
-    async_store    event loops                          doctor          checks the cluster
+    settings          the URL                           messages        etcd's API as a table
+    programs          the requests about one record     leases          etcd leases that claims share
+    sweep_and_search  the requests about many records   error_messages  what an error means
+    record_layout     the keys and bytes of a record    wakeups         wakes waiters by watch
+    routing           which member, how often           doctor          checks the cluster
+    store             threads                           async_store     event loops
 
-The fence is the revision of the claim. etcd's leases decide when a claim and a retention are over; no clock of a
-worker does. Why and at what price: docs/decisions/0028-etcd.md.
+The fence is the revision of the claim. etcd's leases decide when a claim and a retention end. The clock of a
+worker decides nothing. docs/decisions/0028-etcd.md says why, and what it costs.
 """
 
 from typing import Any

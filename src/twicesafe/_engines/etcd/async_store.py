@@ -49,9 +49,9 @@ class AsyncEtcdStore(AsyncStore):
 
     async def ready(self) -> None:
         channels = self._loops.here()
-        if not channels.greeted:
-            await self._run(self.programs.greet())
-            channels.greeted = True
+        if not channels.checked:
+            await self._run(self.programs.check_access())
+            channels.checked = True
 
     async def perform(self, request: Request) -> Any:
         return await self._run(self.programs.perform(request))
@@ -114,7 +114,7 @@ class _Channels:
         self._parts = parts
         self._grants: dict[int, asyncio.Task[None]] = {}
         self._channels: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self.greeted = False
+        self.checked = False
 
     async def attempt(self, step: MemberAttempt | Grant | EtcdPause) -> Any:
         if isinstance(step, EtcdPause):

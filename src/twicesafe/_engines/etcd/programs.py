@@ -1,13 +1,13 @@
 """The programs of etcd: a guess, one transaction that checks it, and `_core.lifecycle` for every decision.
 
-A request is decided on what is believed about its record: a claim believes that there is none, and the owner of a
-claim believes what it wrote. One transaction compares the record's revision and writes; if the belief was wrong, it
+A request is decided on what is believed about its record. A claim believes that there is none, and the owner of a
+claim believes what it wrote. One transaction compares the record's revision and writes. If the belief was wrong, it
 returns the record instead, and the decision is made again on that. So a first delivery is two round trips and
 a duplicate one, no request needs a lock, and no rule is written twice.
 
-etcd's lease on the `l` key of a claim decides when the claim is over, never our clock (P5): a takeover checks in the
+etcd's lease on the `l` key of a claim decides when the claim is over, never our clock (P5). A takeover checks in the
 same transaction that the key is absent. Every change of a claim writes its record, so an owner that lost it
-finds another revision. Programs that read all records are in `record_search`.
+finds another revision. The requests about many records are in `sweep_and_search`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .error_messages import LeaseGoneError
 from .leases import FOREVER, Leases
 from .messages import CREATE, EQUAL, MOD, message
 from .record_layout import INLINE, Keys, SeenRecord, act_bytes, effective, record_bytes, row_of
-from .record_search import RecordSearch
 from .routing import EtcdCall, Grant
+from .sweep_and_search import SweepAndSearch
 
 __all__ = ["EtcdPrograms"]
 
@@ -40,7 +40,7 @@ RESTING: Final = (State.IN_PROGRESS, State.RELEASED, State.SUSPENDED)
 """States with an `l` key, while their `lease_until` lasts."""
 
 
-class EtcdPrograms(RecordSearch):
+class EtcdPrograms(SweepAndSearch):
     def __init__(self, prefix: str, leases: Leases, clock: Callable[[], int]) -> None:
         super().__init__(Keys(prefix), clock)
         self.leases = leases
@@ -69,7 +69,7 @@ class EtcdPrograms(RecordSearch):
             if isinstance(ms, int) and 0 < ms < FOREVER:
                 yield from self._lease(ms)
 
-    def greet(self) -> Program[None]:
+    def check_access(self) -> Program[None]:
         """Whether the cluster can be reached, has a leader, and lets us read under the prefix."""
         request = message("RangeRequest")(key=self.keys.records, count_only=True)
         yield EtcdCall("Range", request)

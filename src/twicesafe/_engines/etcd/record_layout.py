@@ -8,7 +8,7 @@
 The id is the first half of the key's id, as hex digits. A record is a version byte and MessagePack.
 
 The fence of a claim is the revision that wrote it. No transaction knows its own revision in advance, so a
-record that was written by a claim says 0, and means the revision of its key; later writes say the number.
+record that was written by a claim says 0, and means the revision of its key. Later writes say the number.
 """
 
 from __future__ import annotations

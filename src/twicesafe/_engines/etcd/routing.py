@@ -5,7 +5,7 @@ A program yields a `EtcdCall` and receives the reply. `Router.route` turns it in
 can answer every request: it forwards what its leader must decide. So a call stays with its member until that one
 fails, hangs or has no leader.
 
-A call that may be repeated is repeated within the time-out: all writes compare the revision of their record, and a
+A call that may be repeated is repeated within the time-out. All writes compare the revision of their record, and a
 worker's request that was already carried out is answered as it was. An operator's action is repeated only if it was surely not
 carried out.
 """

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ...errors import ConfigurationError
-from ...stores._urls import mask, options_of
+from ...stores._urls import expect_seconds, mask, options_of
 
 __all__ = ["Settings"]
 
@@ -42,10 +42,7 @@ class Settings:
         parts = urlsplit(url)
         options: dict[str, Any] = options_of(url, OPTIONS)
         tls = parts.scheme == "etcds"
-        if not 0 < options["timeout"] <= 3600:
-            raise ConfigurationError(
-                f"timeout={options['timeout']:g} is not valid: use seconds above 0"
-            )
+        expect_seconds(options, "timeout")
         if not tls and any(options[name] for name in CERTIFICATES):
             raise ConfigurationError("certificates are for TLS: write etcds:// instead of etcd://")
         if bool(options["certfile"]) != bool(options["keyfile"]):

@@ -76,7 +76,7 @@ class EtcdStore(Store):
         self._grants: dict[int, Future[None]] = {}
         self.wakeups = WakeupListener(self._open_watch)
         in_child(self._renew)
-        self._run(self.programs.greet())
+        self._run(self.programs.check_access())
 
     @classmethod
     def open(cls, url: str) -> Self:

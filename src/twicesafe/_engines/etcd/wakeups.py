@@ -1,6 +1,6 @@
 """Wake-ups by watch: one stream and one thread per store, for all waiters.
 
-A waiter watches the deletion of an `l` key: etcd deletes it in the transaction that ends the claim, or when its lease is
+A waiter watches the deletion of an `l` key. Etcd deletes it in the transaction that ends the claim, or when its lease is
 over. It watches from the revision at which it last saw the key, so nothing can happen in between. If the stream
 fails, all waiters are woken, and they ask the store.
 """

@@ -4,14 +4,14 @@
     ?collection=twicesafe&skew=5&timeout=5&pool=50&migrate=false
     all other options go to the driver (tls, authSource, replicaSet …)
 
-    settings         the URL                             collection       creates and checks the index
-    documents        records as documents                client           PyMongo
-    programs         the requests, as `versioned` asks   store            threads
-    searches         sweep, browse, survey, audit log    async_store      event loops (AsyncMongoClient)
-                                                         error_messages   what an error means
+    settings          the URL                            collection      creates and checks the index
+    documents         records as documents               client          PyMongo
+    programs          the requests about one record      store           threads
+    sweep_and_search  the requests about many records    async_store     event loops (AsyncMongoClient)
+                                                         error_messages  what an error means
 
-Every write waits for a majority of the members and their journals. No decision uses a clock in the server's conditions:
-docs/decisions/0029-mongodb.md says why, and what was not tried.
+Every write waits until a majority of the members have it in their journals. The conditions of a write compare
+versions, never times. docs/decisions/0029-mongodb.md says why, and what was not tried.
 """
 
 from typing import Any

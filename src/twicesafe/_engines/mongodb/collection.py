@@ -26,7 +26,7 @@ def ask_time(clock: ServiceClock | GivenClock) -> Program[dict[str, Any]]:
     told = hello.get("localTime")
     if told is not None:
         ms = round(told.replace(tzinfo=UTC).timestamp() * 1000)
-        clock.heard(ms, ms + 1, sent)
+        clock.observed(ms, ms + 1, sent)
     return hello  # type: ignore[no-any-return]
 
 

@@ -84,7 +84,7 @@ def _text(value: str) -> str:
 
 def _whole(value: int) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{type(value).__name__} in place of a number")
+        raise TypeError(f"{type(value).__name__} instead of a number")
     return value
 
 
@@ -178,7 +178,7 @@ def record_of(found: Document) -> Versioned:
         if "layout" in found:
             raise SchemaVersionError(
                 f"a newer twicesafe wrote the record {_short(found)} (layout {found['layout']}); the "
-                "handler does not run; update this one"
+                "handler does not run; update this twicesafe"
             )
         fields = {**EMPTY, **found, "id": bytes.fromhex(found["_id"])}
         row = convert(fields, Row, builtin_types=_BYTES)

@@ -32,7 +32,7 @@ from .documents import (
     update,
     upsert,
 )
-from .searches import Searches
+from .sweep_and_search import SweepAndSearch
 
 __all__ = ["MongodbPrograms"]
 
@@ -42,7 +42,7 @@ ASKED: Final = object()
 """In place of an answer that is still to come."""
 
 
-class MongodbPrograms(Searches):
+class MongodbPrograms(SweepAndSearch):
     def perform(self, ask: Request) -> Program[Any]:
         """MongoDB's replies do not tell its time, so it is asked, twice a minute."""
         requested = super().perform(ask)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from ...errors import ConfigurationError
-from ...stores._urls import mask, options_of
+from ...stores._urls import expect_seconds, mask, options_of
 
 __all__ = ["Settings"]
 
@@ -99,11 +99,5 @@ def _check(options: dict[str, Any]) -> None:
             f"collection={options['collection'][:40]!r} is not valid: use 1 to 100 of a-z, A-Z, 0-9, "
             "_ . and -, starting with a letter or _"
         )
-    if options["pool"] < 1:
-        raise ConfigurationError("pool=0 is not valid: use 1 or more connections")
-    if not 0 < options["timeout"] <= 3600:
-        raise ConfigurationError(
-            f"timeout={options['timeout']:g} is not valid: use seconds above 0"
-        )
-    if not 0 <= options["skew"] <= 3600:
-        raise ConfigurationError(f"skew={options['skew']:g} is not valid: use 0 to 3600 seconds")
+    expect_seconds(options, "timeout")
+    expect_seconds(options, "skew", or_zero=True)

@@ -2,7 +2,7 @@
 
 The insert returns the new or the existing record, and waits for a transaction that locks the key. Our
 savepoint shows whether the handler ended the transaction (a change of the schema also
-commits): it ends with its transaction, and a new transaction does not have it. On MariaDB, savepoint
+commits). It ends with its transaction, and a new transaction does not have it. On MariaDB, savepoint
 and insert are one statement, and so are release and update. MySQL needs one statement for each, has no
 ``RETURNING``, and waits for the session's `innodb_lock_wait_timeout`.
 

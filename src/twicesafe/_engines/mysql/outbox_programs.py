@@ -1,6 +1,6 @@
 """The outbox programs of MariaDB and MySQL. A lane's gate is a row, locked until the transaction commits.
 
-Messages with a key need one statement more, which locks the gate: in a single statement, the row's
+Messages with a key need one statement more, which locks the gate. In a single statement, the row's
 number could be taken before the gate is locked. Rows are locked and deleted by number (`row_lookup`).
 """
 
@@ -68,10 +68,9 @@ class MysqlOutbox(OutboxPrograms):
         )
 
     def migrated(self) -> Program[list[str]]:
-        return (yield from self.schema.migrate(patience=4))
+        return (yield from self.schema.migrate(timeout=4))
 
-    def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
-        """`created_at` is not used: the server sets the time."""
+    def add(self, added: Sequence[Added]) -> Program[None]:
         gates = gates_of(added)
         if gates:
             rows = numbered(f"{self.t}_gates", "g", "gate", gates)

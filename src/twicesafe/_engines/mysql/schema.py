@@ -44,20 +44,20 @@ class MysqlSchema(Schema):
         )
         return bool((yield Query(query, (named[1],))))
 
-    def migrate(self, patience: int) -> Program[list[str]]:
+    def migrate(self, timeout: int) -> Program[list[str]]:
         """Changes of the schema commit by themselves here, so a named lock keeps other processes out."""
         version = yield from self.version()
         if version >= self.opening_goal(version):
             return []
-        return (yield from self.alone(migrate(self, BEGIN), patience))
+        return (yield from self.alone(migrate(self, BEGIN), timeout))
 
-    def alone(self, steps: Program[T], patience: int) -> Program[T]:
+    def alone(self, steps: Program[T], timeout: int) -> Program[T]:
         """Run this while no other process migrates."""
         name = f"CONCAT('twicesafe:', LEFT(SHA1(CONCAT(DATABASE(), '.{self.table}')), 40))"
-        got = (yield Query(f"SELECT GET_LOCK({name}, {patience:d})"))[0][0]
+        got = (yield Query(f"SELECT GET_LOCK({name}, {timeout:d})"))[0][0]
         if got != 1 and (yield from self.version()) < self.newest:
             raise StoreUnavailableError(
-                f"another process has been migrating {self.table} for {patience} s; try again"
+                f"another process has been migrating {self.table} for {timeout} s; try again"
             )
         # Claims wait behind a change that waits for a table, by default for hours.
         yield Change("SET SESSION lock_wait_timeout = 1")

@@ -101,8 +101,6 @@ class Settings:
         parts = urlsplit(url)
         options: dict[str, Any] = options_of(url, OPTIONS)
         identifier(options["table"])
-        if options["pool"] < 1:
-            raise ConfigurationError("pool=0 is not valid: use 1 or more connections")
         if options["timeout"] < 1:
             raise ConfigurationError("timeout= is in seconds: use 1 or more")
         if options["ssl"] not in TLS:

@@ -43,14 +43,14 @@ BATCH: Final = 500
 """The most requests in one statement."""
 
 BATCHED: Final = 16 * 1024
-"""Requests with larger values are not batched: in a table of values, MariaDB silently truncates values
+"""Requests with larger values are not batched. In a table of values, MariaDB silently truncates values
 above 64 KiB, and a batch saves little for a large value."""
 
 HEAVY: Final = 1024 * 1024
 """Bytes of values after which a statement is sent."""
 
 _BATCHED_OPS: Final = frozenset({"claim", "complete", "fail", "renew", "abandon"})
-PATIENCE: Final = 0.05
+CLAIM_LOCK_WAIT: Final = 0.05
 """Seconds for which a claim tries to lock a row that another session locks. Other calls of this process
 may wait behind it, and a transaction that is open for longer will not end soon."""
 
@@ -63,7 +63,7 @@ _LOCKED: Final = 1024
 MIGRATION_PATIENCE: Final = 60.0
 """Seconds for which a migration tries to lock a table that transactions use."""
 
-OPERATOR_PATIENCE: Final = 1.0
+OPERATOR_LOCK_WAIT: Final = 1.0
 """Seconds that an operator's request waits for a locked row. An owner's write takes less."""
 
 
@@ -148,7 +148,7 @@ class MysqlStore(Store):
         """An operator's request. It writes an audit entry, so it is not retried after a lost connection."""
         act = self.programs.perform
         try:
-            return self._run(lambda: act(ask), again=False, patience=OPERATOR_PATIENCE)
+            return self._run(lambda: act(ask), again=False, lock_wait=OPERATOR_LOCK_WAIT)
         except StoreUnavailableError as error:
             if code_of(error.__cause__) != LOCK_WAIT:
                 raise
@@ -157,7 +157,7 @@ class MysqlStore(Store):
     def _claim(self, ask: ClaimRequest) -> Any:
         locked = self._locked
         try:
-            answer = self._run(lambda: self.programs.perform(ask), patience=PATIENCE)
+            answer = self._run(lambda: self.programs.perform(ask), lock_wait=CLAIM_LOCK_WAIT)
         except StoreUnavailableError as error:
             if code_of(error.__cause__) != LOCK_WAIT:
                 raise
@@ -199,7 +199,8 @@ class MysqlStore(Store):
         try:
             claims = any(type(ask) is ClaimRequest for ask in asks)
             found = self._run(
-                lambda: programs.perform_all(asks, known), patience=PATIENCE if claims else None
+                lambda: programs.perform_all(asks, known),
+                lock_wait=CLAIM_LOCK_WAIT if claims else None,
             )
         except (StoreError, TypeError) as error:
             if isinstance(error, StoreError) and not _one_was_refused(error):
@@ -224,9 +225,9 @@ class MysqlStore(Store):
     # -- running programs ---------------------------------------------------------------------
 
     def _run(
-        self, program: Callable[[], Program[T]], again: bool = True, patience: float | None = None
+        self, program: Callable[[], Program[T]], again: bool = True, lock_wait: float | None = None
     ) -> T:
-        """`patience`: seconds for which a row that another session locks is tried again."""
+        """`lock_wait`: seconds for which a row that another session locks is tried again."""
         import pymysql
 
         began = time.monotonic()
@@ -234,7 +235,7 @@ class MysqlStore(Store):
         while True:
             try:
                 with self._pool.connection() as session:
-                    return self._run_on(session, program, until, patience)
+                    return self._run_on(session, program, until, lock_wait)
             except pymysql.Error as error:
                 if is_demoted(error):
                     self._pool.close()
@@ -250,12 +251,12 @@ class MysqlStore(Store):
         session: Session,
         program: Callable[[], Program[T]],
         until: float,
-        patience: float | None,
+        lock_wait: float | None,
     ) -> T:
         import pymysql
 
         execute = session.executor(self._tap)
-        enough = until if patience is None else time.monotonic() + patience
+        enough = until if lock_wait is None else time.monotonic() + lock_wait
         while True:
             try:
                 return drive(program(), execute)

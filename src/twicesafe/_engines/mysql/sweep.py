@@ -3,8 +3,8 @@
 Fences never restart (P3), although at READ COMMITTED a claim and a sweep may overlap. A claim reads the
 floor under a shared lock and holds it to its end. A sweep raises the floor and commits before it
 deletes anything. So a claim that read the old floor has ended before the first record is deleted, and
-has seen that record; any other claim reads the new floor. A sweep does not wait for the floor, because
-all later claims would wait behind it: while the floor is locked, the records above it stay.
+has seen that record. Any other claim reads the new floor. A sweep does not wait for the floor, because
+all later claims would wait behind it. While the floor is locked, the records above it stay.
 
 A claim of lease mode locks the floor for a moment, but an inbox locks it until its transaction ends,
 and such transactions may overlap without end. So there are many floors (gates), all equivalent. Lease

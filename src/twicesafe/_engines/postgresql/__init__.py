@@ -5,18 +5,28 @@
     ?table=twicesafe&schema=app&pool=10&timeout=5&prepare=false&wake=false&migrate=false
     all other options go to the driver (sslmode, application_name …)
 
-    programs          the requests: one statement each, for one request or for many
-    statements        their SQL
-    heap_walks        sweep and browse
-    session           what a new connection checks and sets; how a pooler is detected
+    settings          the URL, and what an error means
     store             the blocking store: a pool of connections
     async_store       the async stores
     loop_connections  the connections of one event loop; concurrent calls share statements
     connections       one async connection of either driver
-    listener          wake-ups by NOTIFY
-    in_transaction    the record in the caller's transaction
+    session           what a new connection checks and sets; how a pooler is detected
+    wakeups           wakes waiters by NOTIFY
+    schema, doctor    creates and checks the tables; checks the server
+
+    programs          one table: its columns and its statements
+    request_programs  how a request about one record is performed
+    request_kinds     for each kind of request: the values it sends, and what a row of the answer means
+    statements        the SQL of claim, complete, fail and renew
+    columns           how the columns of a record are written and read
+    sweep_and_search  the requests about many records: sweep and browse
     generations       with ?generations=6h: partitions by time, so that one DROP removes many records
+    generation_sweep  opens, empties and drops these partitions
+    moving            moves records out of the table of an older version
+
+    in_transaction    the record in the caller's transaction
     outbox_programs   the outbox in the caller's database
+    run_programs      durable runs; their SQL is in `run_statements`
 
 Only contended keys pay for NOTIFY: a waiter marks the row, and only a marked row announces its end.
 Behind a pooler in transaction mode use ``prepare=false&wake=false``; then waiters poll.

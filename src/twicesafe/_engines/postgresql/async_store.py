@@ -24,7 +24,7 @@ from .connections import AsyncConnection, AsyncpgConnection, PsycopgConnection
 from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
 from .loop_connections import LoopConnections
-from .outbox_programs import PostgresOutbox, bell_of
+from .outbox_programs import PostgresOutbox, wakeup_id
 from .programs import PostgresPrograms
 from .session import set_up_session
 from .settings import Settings, percents, pooler_met
@@ -172,7 +172,7 @@ class _AsyncOutboxPort(AsyncOutboxPort):
         return await self._loops.here().other.run(self.programs.perform, request)
 
     async def listen(self, owner: bytes, seconds: float) -> None:
-        await self._loops.here().wait(bell_of(owner), seconds, self.programs.awaits, owner)
+        await self._loops.here().wait(wakeup_id(owner), seconds, self.programs.awaits, owner)
 
 
 class AsyncPostgresStore(AsyncStoreBase):

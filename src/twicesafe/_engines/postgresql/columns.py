@@ -1,8 +1,8 @@
 """How the columns of a record are written and read, in the wide table and in the narrow one.
 
 In the narrow table an id is a `uuid`: 16 bytes without a header, and a quarter less in its index than
-`bytea`. A column that has nothing to say is NULL, which takes no room (0002_narrow.sql lists which).
-The statements ask here for both, so each of them is written once.
+`bytea`. A column without a value is NULL, which takes no space (0002_narrow.sql lists these columns).
+Statements get the SQL for both tables here, so each statement is written once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..sql.layouts import Layout
 __all__ = ["Columns", "NarrowColumns", "columns_of"]
 
 MOST_ATTEMPTS: Final = 32767
-"""That the narrow table counts."""
+"""The most attempts that the narrow table can count."""
 
 
 class Columns:
-    """The wide table: every column is there, as it is."""
+    """The wide table: every column has its value, unchanged."""
 
     id_type = "bytea"
 
     def identity(self, id_: bytes) -> Any:
-        """An id in the type in which it is bound."""
+        """The id, as it is bound in a statement."""
         return id_
 
     def id_bytes(self, sql: str) -> str:
@@ -38,7 +38,7 @@ class Columns:
         return of + name
 
     def kept(self, name: str, value: str) -> str:
-        """SQL for what is stored for this value."""
+        """SQL for the stored form of this value."""
         return value
 
     def new_created_at(self, now: str) -> str:
@@ -50,7 +50,7 @@ class Columns:
         return ", ".join(f"{name} = {self.kept(name, value)}" for name, value in values.items())
 
     def values(self, row: Row, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What is bound for a whole row: `values` are those of `SqlPrograms.values`."""
+        """The values to bind for a whole row, from those of `SqlPrograms.values`."""
         return values
 
     @property

@@ -15,10 +15,10 @@ from ..._core.driving import drive_async
 from ...errors import StoreError
 from ...stores._base import Program
 from ..sql.commands import Query
-from .listener import shut_down_socket
 from .settings import Settings, explain
 from .statements import CHANNEL
 from .store import binary_integers, connection_options
+from .wakeups import shut_down_socket
 
 __all__ = ["AsyncConnection", "AsyncpgConnection", "PsycopgConnection"]
 
@@ -68,8 +68,8 @@ class AsyncConnection(abc.ABC):
     @abc.abstractmethod
     def execute(self, command: Any) -> Coroutine[Any, Any, Any]: ...
     @abc.abstractmethod
-    async def listen(self, ring: Callable[[str], None]) -> None:
-        """Call `ring` for every notification, until the connection ends."""
+    async def listen(self, wake: Callable[[str], None]) -> None:
+        """Call `wake` for every notification, until the connection ends."""
 
     @abc.abstractmethod
     def abort(self) -> None:
@@ -114,9 +114,9 @@ class PsycopgConnection(AsyncConnection):
             self._cursor = self._connection.cursor(binary=True)
         return rows
 
-    async def listen(self, ring: Callable[[str], None]) -> None:
+    async def listen(self, wake: Callable[[str], None]) -> None:
         async for notice in self._connection.notifies():
-            ring(notice.payload)
+            wake(notice.payload)
 
     def abort(self) -> None:
         shut_down_socket(self._connection.fileno())
@@ -154,10 +154,10 @@ class AsyncpgConnection(AsyncConnection):
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
-    async def listen(self, ring: Callable[[str], None]) -> None:
+    async def listen(self, wake: Callable[[str], None]) -> None:
         over = asyncio.Event()
         self._connection.add_termination_listener(lambda _: over.set())
-        await self._connection.add_listener(CHANNEL, lambda *heard: ring(heard[3]))
+        await self._connection.add_listener(CHANNEL, lambda *heard: wake(heard[3]))
         await over.wait()
 
     def abort(self) -> None:

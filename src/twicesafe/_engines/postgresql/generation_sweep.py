@@ -4,7 +4,7 @@
     look    go through a closed one page by page, and move the records that are still needed forward
     drop    it, when the look has reached its end
 
-Nothing is written to a closed generation, so a record that is expired stays expired: no page is
+Nothing is written to a closed generation, so a record that is expired stays expired. No page is
 read twice, and the exclusive lock is held for the DROP only. Lock time-outs are short, because claims
 wait behind us. A step that gets no lock is left to the next sweep.
 """
@@ -25,7 +25,7 @@ __all__ = ["MOVED", "GenerationSweep"]
 
 T = TypeVar("T")
 
-PATIENCE: Final = 50
+LOCK_TIMEOUT: Final = 50
 """Milliseconds to wait for a lock; claims queue up behind us."""
 
 PAGES: Final = 2048
@@ -114,7 +114,7 @@ class GenerationSweep(PostgresPrograms):
             return None
 
     def _one_node_at_a_time(self, program: Program[T], closed: int | None) -> Program[T | None]:
-        yield Change(f"SET LOCAL lock_timeout = {PATIENCE}")
+        yield Change(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT}")
         lock = f"hashtext('twicesafe generations {self.table}')"
         mine = (yield Query(f"SELECT pg_try_advisory_xact_lock({lock})"))[0][0]
         if mine and closed is not None:

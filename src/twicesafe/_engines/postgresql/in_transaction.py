@@ -7,7 +7,7 @@ by its number (`txid_current`).
 
 A record may be swept between two of our statements. That is safe: every insert does nothing on a
 conflict. The floor needs no lock at any isolation level, because a sweep deletes nothing before every
-open snapshot sees the higher floor (`HeapWalks.sweep`).
+open snapshot sees the higher floor (`SweepAndSearch.sweep`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SEEN: Final = (
 )  # fmt: skip
 
 
-_PATIENCE: Final = """patience AS MATERIALIZED (
+_LOCK_TIMEOUT: Final = """lock_wait AS MATERIALIZED (
             SELECT current_setting('lock_timeout') AS before,
                 set_config('lock_timeout', ?::text, true) AS during)"""
 """For this statement only: the previous value is restored at its end."""
@@ -69,7 +69,7 @@ class PostgresInTransaction(InTransaction):
         self._unless_seen = f"WHERE NOT EXISTS (SELECT FROM {programs.records} r WHERE r.id = a.id)"
         mark = programs.mark
         self._enter_one, self._enter_many = mark(self._one()), mark(self._many())
-        self._patience = mark("SELECT set_config('lock_timeout', ?::text, true)")
+        self._lock_timeout = mark("SELECT set_config('lock_timeout', ?::text, true)")
         done = {
             "state": "1",
             "result": "?::bytea",
@@ -86,13 +86,13 @@ class PostgresInTransaction(InTransaction):
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
         if len(asks) == 1:
             return [(yield from self._enter_alone(asks[0], wait))]
-        patience = f"{max(1, round(wait * 1000))}ms"
+        lock_wait = f"{max(1, round(wait * 1000))}ms"
         yield from self.fetch(asks)
         answers: dict[bytes, Entered] = {}
         left = sorted(asks, key=lambda ask: ask.id)  # sorted, so that two batches never deadlock
         for _ in range(_RACES):
             columns = zip(*(self._values_of(ask) for ask in left), strict=True)
-            rows = yield Query(self._enter_many, (*(list(column) for column in columns), patience))
+            rows = yield Query(self._enter_many, (*(list(column) for column in columns), lock_wait))
             again: list[Enter] = []
             by_id = {row[0]: row for row in rows}
             for ask in left:
@@ -114,19 +114,19 @@ class PostgresInTransaction(InTransaction):
         return self._enter_alone(ask, ask.wait)
 
     def _enter_alone(self, ask: Enter, wait: float) -> Program[Entered]:
-        patience = f"{max(1, round(wait * 1000))}ms"
+        lock_wait = f"{max(1, round(wait * 1000))}ms"
         if self.programs.moves:
             yield from self.fetch((ask,))
         for _ in range(_RACES):
             values = self._values_of(ask)
-            rows = yield Query(self._enter_one, (patience, *values, values[0]))
+            rows = yield Query(self._enter_one, (lock_wait, *values, values[0]))
             now, mark, fresh, *seen, before = rows[0]
             answer = _answer(ask, now, fresh, seen)
             if answer is None and seen[0] is not None:
                 # It may be taken over: decide under its lock.
-                yield Query(self._patience, (patience,))
+                yield Query(self._lock_timeout, (lock_wait,))
                 answer = yield from self._take(ask)
-                yield Query(self._patience, (before,))
+                yield Query(self._lock_timeout, (before,))
             if answer is not None:
                 return Entered(answer, mark)
         raise _lost_every_race(ask)
@@ -179,14 +179,14 @@ class PostgresInTransaction(InTransaction):
         values = ", ".join(f"?::{kind} AS {name}" for name, kind in self._asked)
         seen = ", ".join(self._kept.read(name, "r.") for name in _SEEN)
         return f"""
-        WITH {_PATIENCE}
+        WITH {_LOCK_TIMEOUT}
         , fresh AS (
             {self._insert()}
-            FROM (SELECT {values}, {now} AS now) a, {p.meta} m, patience
+            FROM (SELECT {values}, {now} AS now) a, {p.meta} m, lock_wait
             {self._unless_seen}
             ON CONFLICT DO NOTHING RETURNING fence)
         SELECT {now}, txid_current(), f.fence, {seen},
-            (SELECT set_config('lock_timeout', before, true) FROM patience)
+            (SELECT set_config('lock_timeout', before, true) FROM lock_wait)
         FROM (SELECT max(fence) AS fence FROM fresh) f
         LEFT JOIN {p.records} r ON f.fence IS NULL AND r.id = {p.id_place()}"""
 
@@ -246,23 +246,23 @@ class PostgresInTransaction(InTransaction):
         return f"""
         WITH a AS MATERIALIZED (
             SELECT {names}, {self._now} AS now FROM unnest({arrays}) AS u({names}))
-        , {_PATIENCE}
+        , {_LOCK_TIMEOUT}
         , seen AS MATERIALIZED (
             SELECT a.id AS ask, {columns} FROM a JOIN {p.records} r ON r.id = a.id)
         , fresh AS (
             {self._insert()}
-            FROM a, {p.meta} m, patience
+            FROM a, {p.meta} m, lock_wait
             WHERE NOT EXISTS (SELECT FROM seen WHERE seen.ask = a.id)
             ON CONFLICT DO NOTHING RETURNING id, fence)
         , taken AS (
             UPDATE {p.records} r SET {self._move}{self._kept.changes(taken)}
-            FROM a JOIN seen s ON s.ask = a.id, patience
+            FROM a JOIN seen s ON s.ask = a.id, lock_wait
             WHERE r.id = a.id AND {_TAKEABLE.format(r="s")} AND {_TAKEABLE.format(r="r")}
             RETURNING r.id, r.fence, r.attempt, r.cause)
         SELECT {self._kept.id_bytes("a.id")}, a.now, txid_current(), fresh.fence, taken.fence,
             taken.attempt, {read("cause", "taken.")},
             {", ".join(f"seen.{name}" for name in _SEEN)},
-            (SELECT set_config('lock_timeout', before, true) FROM patience,
+            (SELECT set_config('lock_timeout', before, true) FROM lock_wait,
                 (SELECT count(*) FROM fresh) f, (SELECT count(*) FROM taken) t)
         FROM a LEFT JOIN fresh ON fresh.id = a.id LEFT JOIN taken ON taken.id = a.id
         LEFT JOIN seen ON seen.ask = a.id"""

@@ -2,7 +2,7 @@
 
 One is for claims, one for ends (complete, fail), one for claims of keys that an open transaction
 locks, and one for all other work. Calls that arrive while a connection is busy share its next statement
-(`AsyncBatcher`). If a call is cancelled or fails, its connection is dropped; a retry on a new one gets
+(`AsyncBatcher`). If a call is cancelled or fails, its connection is dropped. A retry on a new one gets
 the same answer, by the owner token. A cancelled call waits until its statement has ended in the
 server, so the request that follows it (`Abandon`, on the same connection) cannot overtake it.
 """
@@ -22,9 +22,9 @@ from ...stores._batching import AsyncBatcher, uncancellable
 from ..sql.commands import Query
 from ..sql.migrations import LAYOUT_CHANGES
 from .connections import AsyncConnection
-from .listener import AsyncListener
 from .settings import explain
 from .store import BATCH, POLL
+from .wakeups import AsyncListener
 
 if TYPE_CHECKING:
     from .async_store import AsyncStoreBase
@@ -50,16 +50,16 @@ class SerialConnection:
         self._until: float | None = None
         """When the running program has taken too long; None: none runs."""
         self._timer: asyncio.TimerHandle | None = None
-        """One for all programs: to start and cancel one for each took a tenth of a call."""
+        """One timer for all programs: starting and cancelling one for each took a tenth of a call."""
 
     async def run(self, program: Callable[..., Program[T]], *words: Any) -> T:
-        """Run the program that this call makes."""
-        patience = self._store.settings.timeout
+        """Run the program that ``program(*words)`` returns."""
+        timeout = self._store.settings.timeout
         loop = asyncio.get_running_loop()
-        until = loop.time() + patience
+        until = loop.time() + timeout
         if self._lock.locked():
             try:
-                await asyncio.wait_for(self._lock.acquire(), patience)
+                await asyncio.wait_for(self._lock.acquire(), timeout)
             except TimeoutError as error:
                 raise self._timed_out() from error
         else:
@@ -186,7 +186,7 @@ class LoopConnections:
         )
 
     def _performed(self, request: Request) -> Program[Any]:
-        """By the store's programs of now: they change when the store is migrated."""
+        """With the store's current programs, which change when the store is migrated."""
         return self._store.programs.perform(request)
 
     def _all_performed(self, requests: Sequence[Request]) -> Program[list[Any]]:
@@ -245,10 +245,10 @@ class LoopConnections:
             await asyncio.sleep(min(seconds, POLL))
             return
         try:
-            async with asyncio.timeout(seconds), self._listener.listening(id) as bell:
+            async with asyncio.timeout(seconds), self._listener.listening(id) as wakeup:
                 # Mark the row after we listen and before we wait, so that no end is missed.
                 if await self.other.run(awaits, whom):
-                    await bell.wait()
+                    await wakeup.wait()
         except TimeoutError:
             return
 

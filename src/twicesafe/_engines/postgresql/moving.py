@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresMoves"]
 
-PATIENCE: Final = 50
+LOCK_TIMEOUT: Final = 50
 """Milliseconds to wait for a record that another transaction locks."""
 
 _COLUMNS: Final = (
@@ -54,10 +54,10 @@ class PostgresMoves:
                 SELECT w.ctid AS place FROM {self._wide} w WHERE w.id = ANY (?::bytea[]){{more}}
                 ORDER BY w.id FOR UPDATE)"""
         self._fetch = programs.mark(f"WITH {chosen.format(more='')} {move}")
-        patience = f"set_config('lock_timeout', '{PATIENCE:d}ms', true)"
+        lock_wait = f"set_config('lock_timeout', '{LOCK_TIMEOUT:d}ms', true)"
         self._fetch_soon = programs.mark(f"""
-            WITH p AS MATERIALIZED (SELECT {patience} AS patience),
-            {chosen.format(more=" AND (SELECT patience FROM p) IS NOT NULL")} {move}""")
+            WITH p AS MATERIALIZED (SELECT {lock_wait} AS lock_wait),
+            {chosen.format(more=" AND (SELECT lock_wait FROM p) IS NOT NULL")} {move}""")
         self._step = programs.mark(f"""
             WITH chosen AS MATERIALIZED (
                 SELECT ctid AS place FROM {self._wide} LIMIT ? FOR UPDATE SKIP LOCKED)

@@ -25,12 +25,12 @@ from .schema import PostgresSchema
 from .settings import percents
 from .statements import CHANNEL, NOW
 
-__all__ = ["PostgresOutbox", "PostgresOutboxPort", "PostgresOutboxSchema", "bell_of"]
+__all__ = ["PostgresOutbox", "PostgresOutboxPort", "PostgresOutboxSchema", "wakeup_id"]
 
 _OURS: Final = 0x7C5AF << 42
 """The first of our advisory locks: all users of the database share their numbers."""
 
-_BELL: Final = hashlib.sha256(b"twicesafe.outbox.bell.1").digest()[:16]
+_WAKEUP: Final = hashlib.sha256(b"twicesafe.outbox.bell.1").digest()[:16]
 """Prefix of what is announced to a sleeping relay; its owner token follows."""
 
 _TYPES: Final = ("smallint", "bytea", "text", "text", "text", "text", "text", "bytea")
@@ -67,7 +67,7 @@ class PostgresOutbox(OutboxPrograms):
                     unnest({asked}) WITH ORDINALITY AS a ({WRITTEN}, place)
                 ORDER BY place
             )
-            SELECT pg_notify('{CHANNEL}', '{_BELL.hex()}' || encode(owner, 'hex'))::text
+            SELECT pg_notify('{CHANNEL}', '{_WAKEUP.hex()}' || encode(owner, 'hex'))::text
             FROM {self.t}_relays WHERE asleep""")
         self._sleep = mark(
             f"UPDATE {self.t}_relays SET asleep = true WHERE owner = ? AND NOT asleep"
@@ -94,8 +94,7 @@ class PostgresOutbox(OutboxPrograms):
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
         return f"{column} <> ALL(?::bytea[])", (list(lanes),)
 
-    def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
-        """`created_at` is not used: the server sets the time."""
+    def add(self, added: Sequence[Added]) -> Program[None]:
         columns = zip(*map(values_of, added), strict=True)
         yield Query(self._add, (gates_of(added), *map(list, columns)))
 
@@ -120,9 +119,9 @@ class PostgresOutboxPort(SqlOutboxPort):
         return self._run(self.programs.perform(request))
 
     def listen(self, owner: bytes, seconds: float) -> None:
-        self._wait(bell_of(owner), seconds, lambda: self._awaits(owner))
+        self._wait(wakeup_id(owner), seconds, lambda: self._awaits(owner))
 
 
-def bell_of(owner: bytes) -> bytes:
+def wakeup_id(owner: bytes) -> bytes:
     """The id under which this relay is notified."""
-    return _BELL + owner
+    return _WAKEUP + owner

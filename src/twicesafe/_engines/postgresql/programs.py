@@ -51,7 +51,7 @@ class PostgresPrograms(RequestPrograms):
             f" UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = '{self.records}'::regclass) t"
         )
         self._statements = self.statements()
-        # The statement that writes also reads the floor: see `HeapWalks.sweep`.
+        # The statement that writes also reads the floor: see `SweepAndSearch.sweep`.
         self._insert = self._insert.replace(
             "VALUES (?, ?,".replace("?", mark("?")),
             f"VALUES (?, greatest(?, (SELECT floor + 1 FROM {self.meta})),".replace("?", mark("?")),

@@ -1,6 +1,6 @@
 """How requests are performed: one statement per kind, for one request or for many.
 
-Every write repeats its condition on the row that it locks, so READ COMMITTED is enough: a lost race writes
+Every write repeats its condition on the row that it locks, so READ COMMITTED is enough. A lost race writes
 nothing, and the request is tried again. Rare cases (hold, park, operators) are decided under a row
 lock by the programs that all SQL stores share. A row that another transaction locks is not waited for.
 """
@@ -19,11 +19,11 @@ from ...stores._base import Program
 from ..sql.commands import Change, Query, atomically
 from ..sql.programs import ACTS, READING
 from ..sql.step_rows import ID_BYTES
-from .heap_walks import HeapWalks
 from .request_kinds import AGAIN, KINDS, RequestKind, answered, claim_values, query
 from .run_programs import PostgresRuns
 from .settings import NOT_FREE, code_of
-from .statements import PATIENCE, Statements
+from .statements import LOCK_TIMEOUT, Statements
+from .sweep_and_search import SweepAndSearch
 
 if TYPE_CHECKING:
     from .programs import PostgresPrograms
@@ -48,7 +48,7 @@ _RETRY_WHEN_LOCKED: Final = 500
 """Milliseconds after which to claim again a key that an open transaction locks."""
 
 
-class RequestPrograms(HeapWalks):
+class RequestPrograms(SweepAndSearch):
     """Performs the requests of `PostgresPrograms`, which names the table and its statements."""
 
     moved: ClassVar[str] = "-"
@@ -285,7 +285,7 @@ class RequestPrograms(HeapWalks):
         return answer
 
     def _decide_with_timeout(self, ask: Any) -> Program[Any]:
-        yield Change(f"SET LOCAL lock_timeout = {PATIENCE[isinstance(ask, ClaimRequest)]:d}")
+        yield Change(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT[isinstance(ask, ClaimRequest)]:d}")
         return (yield from self.decide(ask))
 
     def decide(self, ask: Any) -> Program[Any]:

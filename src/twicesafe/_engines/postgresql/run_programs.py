@@ -1,4 +1,4 @@
-"""Durable runs on PostgreSQL: starts and steps are lone statements, a look at many runs is three.
+"""Durable runs on PostgreSQL: a start or a step is one statement, a look at many runs is three.
 
 What their statements cannot decide (a step that is there already, a run whose attempts are used up) is
 decided under a row lock, by the programs that all SQL stores share.
@@ -77,7 +77,7 @@ class PostgresRuns(RunPrograms):
         return answer
 
     def submit_run(self, ask: Submit) -> Program[Claimed]:
-        """Under a lock. A missing record cannot be locked: the lone statement inserts it."""
+        """Decide under a lock. A missing record cannot be locked: the single statement inserts it."""
         records, id_ = self._records, ask.key.id
         for _ in range(_RACES):
             row, now = yield from records.load(id_, records.lock)

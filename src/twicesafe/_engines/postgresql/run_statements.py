@@ -2,7 +2,7 @@
 
 A start is the claim of `statements` and the run's row in one statement. That row says whether there can
 be steps: where steps are, there is a row (`sql.run_upkeep`). So a new run needs no second statement,
-and a run that continues reads its steps in the next one. It must be the next: the claim may have waited for
+and a run that continues reads its steps in the next one. It must be the next. The claim may have waited for
 the last step of the owner before, and a statement does not see what was committed after it began.
 """
 

@@ -16,12 +16,12 @@ GENERATIONS: Final = 1000
 """Schema versions from here on belong to tables that keep generations."""
 
 
-PATIENCE: Final = 200
+LOCK_TIMEOUT: Final = 200
 """Milliseconds that a step waits for a table that a transaction uses."""
 
 
 class PostgresSchema(Schema):
-    """Also of the outbox."""
+    """The schema of the records, or of the outbox."""
 
     def __init__(self, table: str, schema: str, mark: Callable[[str], str]) -> None:
         super().__init__("postgresql", f"{schema}.{table}" if schema else table)
@@ -60,5 +60,5 @@ class PostgresSchema(Schema):
 class PostgresRecordsSchema(PostgresSchema, RecordsSchema):
     def apply(self, before: int, after: int) -> Program[None]:
         if before:  # claims wait behind us while we wait for a table
-            yield Change(f"SET LOCAL lock_timeout = {PATIENCE:d}")
+            yield Change(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT:d}")
         yield from super().apply(before, after)

@@ -1,7 +1,7 @@
 """A new session on the server: detect a connection pooler, and set up the session if it is ours.
 
 A pooler shares server sessions among its clients. Then a statement that we prepared may be another
-client's, and no setting of the session is ours to change. So this is checked before the first request.
+client's, and we must not change settings of the session. So this is checked before the first request.
 """
 
 from __future__ import annotations

@@ -64,8 +64,6 @@ class Settings:
         identifier(options["table"])
         if options["schema"]:
             identifier(options["schema"], "schema")
-        if options["pool"] < 1:
-            raise ConfigurationError("pool=0 is not valid: use 1 or more connections")
         options["generations"] = period(options["generations"])
         dsn = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
         given = any(name == "prepare" for name, _ in pairs)

@@ -2,7 +2,7 @@
 
 A claim is one statement that reads before it writes, so a duplicate writes nothing (no WAL, no row
 lock). It inserts a missing record and takes over one that may be taken over. Both are one upsert, and
-the takeover applies only to the version of the row that was read (its `ctid`): if the row changed
+the takeover applies only to the version of the row that was read (its `ctid`). If the row changed
 since, nothing is written, and the claim is tried again.
 
 Every row is found by the index of ids. A plan may be made for an empty table and kept while the table
@@ -25,13 +25,13 @@ CHANNEL: Final = "twicesafe"
 NOW: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
 """Milliseconds of the server's clock; `now()` does not advance within a transaction."""
 
-PATIENCE: Final = {True: 50, False: 1000}
+LOCK_TIMEOUT: Final = {True: 50, False: 1000}
 """Milliseconds to wait for a row that another transaction locks. True: for a claim, False: for others.
 Other calls of this process may wait behind it. So a claim soon gets the answer that the key is in
 progress; the writes of owners and operators are worth a longer wait."""
 
 ID: Final = "{id}"
-"""In place of the type of an id."""
+"""A placeholder for the type of an id."""
 
 # One request is a row of values, many are arrays of columns: (name, type) in the order of the args.
 CLAIM: Final = (
@@ -113,13 +113,15 @@ class Statements:
         """
         names = ", ".join(name for name, _ in columns)
         kinds = [(name, kind.format(id=self._columns.id_type)) for name, kind in columns]
-        patience = f"set_config('lock_timeout', '{PATIENCE[columns[0] == CLAIM[0]]:d}ms', true)"
+        lock_wait = (
+            f"set_config('lock_timeout', '{LOCK_TIMEOUT[columns[0] == CLAIM[0]]:d}ms', true)"
+        )
         if many:
             arrays = ", ".join(f"?::{kind}[]" for _, kind in kinds)
-            asked = f"unnest({arrays}) AS u({names}), (SELECT {patience}) p(patience)"
-            return f"(SELECT {names}, {self._now} AS now, patience FROM {asked})"
+            asked = f"unnest({arrays}) AS u({names}), (SELECT {lock_wait}) p(lock_wait)"
+            return f"(SELECT {names}, {self._now} AS now, lock_wait FROM {asked})"
         values = ", ".join(f"?::{kind} AS {name}" for name, kind in kinds)
-        return f"(SELECT {values}, {self._now} AS now, {patience} AS patience)"
+        return f"(SELECT {values}, {self._now} AS now, {lock_wait} AS lock_wait)"
 
     # -- claim --------------------------------------------------------------------------------
 

@@ -24,13 +24,13 @@ from ..sql.layouts import MOVING, NARROW, WIDE
 from ..sql.migrations import LAYOUT_CHANGES, migrate_records, prepare
 from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
-from .listener import Listener
 from .moving import PostgresMoves
 from .outbox_programs import PostgresOutbox, PostgresOutboxPort
 from .programs import PostgresPrograms
 from .session import set_up_session
 from .settings import NOT_FREE, Settings, code_of, explain, percents, pooler_met
 from .statements import NOW
+from .wakeups import Listener
 
 if TYPE_CHECKING:
     import psycopg
@@ -142,10 +142,10 @@ class PostgresStore(Store):
             return
         if self._listener.pid != os.getpid():  # forked: the listening thread is in the parent only
             self._listener = Listener(self._connect_listener)
-        with self._listener.listening(id) as bell:
+        with self._listener.listening(id) as wakeup:
             # Mark the row after we listen and before we wait, so that no end is missed.
             if self._run(awaits()):
-                bell.wait(seconds)
+                wakeup.wait(seconds)
 
     def migrate(self, tell: Progress = None) -> list[str]:
         begin = PostgresPrograms.begin
@@ -232,7 +232,7 @@ class PostgresStore(Store):
 
     def _connect(self) -> psycopg.Connection[Any]:
         settings = self.settings
-        connection = self._connected(impatient_connection(settings.timeout))
+        connection = self._connected(bounded_connection(settings.timeout))
         try:
             pid = connection.info.backend_pid
             setup = set_up_session(self.programs, pid, settings.prepare, self.url)
@@ -283,7 +283,7 @@ class PostgresStore(Store):
 
 
 @functools.cache
-def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
+def bounded_connection(timeout: float) -> type[psycopg.Connection[Any]]:
     """A connection class on which no statement waits longer than this for the server.
 
     The server may be stopped, or unreachable without an error: TCP alone would wait forever.
@@ -291,7 +291,7 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
     import psycopg
 
     def bounded(waits: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         ready: Any = None
         while True:
             try:
@@ -300,9 +300,9 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
                 return end.value  # type: ignore[no-any-return]
             ready = yield wanted
             if not ready and time.monotonic() > until:
-                raise psycopg.OperationalError(f"no answer within {patience:g} s")
+                raise psycopg.OperationalError(f"no answer within {timeout:g} s")
 
-    class Impatient(psycopg.Connection[Any]):
+    class BoundedConnection(psycopg.Connection[Any]):
         shared_cursor: psycopg.Cursor[Any]
         """Used for all statements: a new cursor costs a third of a statement."""
 
@@ -318,7 +318,7 @@ def impatient_connection(patience: float) -> type[psycopg.Connection[Any]]:
         def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
             return super().wait(bounded(gen), *args, **kwargs)
 
-    return Impatient
+    return BoundedConnection
 
 
 def binary_integers(connection: Any) -> None:

@@ -5,13 +5,16 @@
     redis+cluster://host1:6379,host2           a Cluster; every operation is one slot
     ?prefix=ts&timeout=5&pool=50&wait_replicas=1&wait_timeout=1&wake=false …
 
-    settings       the URL                             scripts           lua/*.lua as scripts
-    programs       the requests: one script call each  key_scans         browse, survey and sweep
-    record_layout  reads the bytes of a record         error_messages    what an error means
+    settings       the URL                             error_messages    what an error means
+    programs       the requests: one script call each  scripts           lua/*.lua as scripts
+    arguments      the arguments of scripts            record_layout     reads the bytes of a record
+    key_search     browse, count, survey, audit log    key_scans         names of keys, and the sweep
+    run_programs   durable runs                        run_layout        reads the steps of a run
+    due_index      which runs are due                  doctor            checks the server's settings
     routing        sends commands to their servers     servers           which server, for how long
     store          threads: pools of connections       wakeups           wakes waiters by PUBLISH
-    async_store    event loops: shared round trips     async_connection  one async connection
-    doctor         checks the server's settings
+    async_store    event loops                         loop_connections  the connections of one loop
+    async_connection  one async connection
 
 The lease is a field of the record. Only finished records have a TTL. What a failover can lose is in
 docs/how-to/redis.md.

@@ -46,7 +46,7 @@ class AsyncLink(asyncio.Protocol):
         from redis.exceptions import ResponseError
 
         self.up = False
-        self._timeout = settings.patience(address)
+        self._timeout = settings.timeout_for(address)
         self._error = ResponseError
         self.address = address
         self._servers = servers if servers.checks_new_connections and not address.sentinel else None

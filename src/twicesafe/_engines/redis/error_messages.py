@@ -45,7 +45,7 @@ class MigratingError(StoreUnavailableError):
 _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] = {
     "VERSION": (
         SchemaVersionError,
-        "a newer twicesafe wrote a record on {where}; the handler does not run; update this one",
+        "a newer twicesafe wrote a record on {where}; the handler does not run; update this twicesafe",
     ),
     "CORRUPT": (
         CorruptRecordError,

@@ -1,6 +1,6 @@
 """The connections of one event loop to Redis: for claims, for ends, and for everything else.
 
-A request is sent behind those that are on their way, and its answer is read while theirs follow: the
+A request is sent behind those that are on their way, and its answer is read while theirs follow. The
 server works on some requests while we pack others. A lone request is sent at once, and the requests
 of one turn of the loop share a write (`AsyncLink`).
 

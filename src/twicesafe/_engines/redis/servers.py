@@ -6,7 +6,7 @@
 
 This knowledge is never kept forever. A time-out, a lost connection, a refusal (`READONLY`, `LOADING`,
 `NOREPLICAS` …) and a restart end it (`distrust`, `check_server`). What a sentinel named also expires,
-after `TRUST`: a primary that hung and was replaced does not know it when it wakes up, and accepts
+after `TRUST`. A primary that hung and was replaced does not know it when it wakes up, and accepts
 writes. So a command goes to a server that a sentinel named a moment ago, and an answer that took
 longer counts only if the server is still the primary (`is_still_primary`). What can still go wrong is
 in docs/explanation/beliefs.md.

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...errors import ConfigurationError
-from ...stores._urls import identifier, mask, options_of
+from ...stores._urls import expect_seconds, identifier, mask, options_of
 
 __all__ = ["Address", "Settings"]
 
@@ -103,7 +103,7 @@ class Settings:
             **options,
         )
 
-    def patience(self, address: Address) -> float:
+    def timeout_for(self, address: Address) -> float:
         """Seconds that a reply may take, including the wait for replicas.
 
         Sentinels are asked one after the other, so each gets its share of the time-out.
@@ -124,8 +124,8 @@ class Settings:
             "password": password or None,
             "db": db,
             "protocol": 2,
-            "socket_timeout": self.patience(address),
-            "socket_connect_timeout": min(self.timeout, self.patience(address)),
+            "socket_timeout": self.timeout_for(address),
+            "socket_connect_timeout": min(self.timeout, self.timeout_for(address)),
             "client_name": "twicesafe",
         }
         if self.tls:
@@ -143,11 +143,8 @@ class Settings:
 
 def _check(options: dict[str, Any]) -> None:
     identifier(options["prefix"], "prefix")
-    if options["pool"] < 1:
-        raise ConfigurationError("pool=0 is not valid: use 1 or more connections")
-    for name in ("timeout", "wait_timeout"):
-        if not 0 < options[name] <= 3600:
-            raise ConfigurationError(f"{name}={options[name]:g} is not valid: use seconds above 0")
+    expect_seconds(options, "timeout")
+    expect_seconds(options, "wait_timeout")
 
 
 def _addresses(hosts: str, kind: str) -> tuple[Address, ...]:

@@ -1,6 +1,6 @@
 """A pool of connections for the threads of one process: bounded, last in first out.
 
-A connection is not checked before it is used: one that fails is closed, and the request is retried on
+A connection is not checked before it is used. One that fails is closed, and the request is retried on
 a new one with the same owner token. So there is no extra round trip, and a caller that cannot connect
 gets the reason at once. A forked child leaves the connections to its parent.
 
@@ -49,12 +49,12 @@ class _Place(Generic[C]):
 
 
 class Pool(Generic[C]):
-    """At most `most` connections; a caller waits up to `patience` seconds for one."""
+    """At most `most` connections; a caller waits up to `timeout` seconds for one."""
 
-    def __init__(self, connect: Callable[[], C], most: int, patience: float) -> None:
+    def __init__(self, connect: Callable[[], C], most: int, timeout: float) -> None:
         self._connect = connect
         self._most = most
-        self._patience = patience
+        self._timeout = timeout
         self._reset()
         in_child(self._leave_to_parent)
 
@@ -102,23 +102,23 @@ class Pool(Generic[C]):
 
     def _wait(self, new: _Place[C]) -> _Place[C]:
         """An idle place, or this new one, as soon as there is room for it."""
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._timeout
         while not self._has_room(new):
             with suppress(IndexError):
                 return self._idle.pop()
             left = until - time.monotonic()
             if left <= 0:
                 raise StoreUnavailableError(
-                    f"all {self._most} connections were busy for {self._patience:g} s; "
+                    f"all {self._most} connections were busy for {self._timeout:g} s; "
                     "raise pool= in the URL, or find out what is slow"
                 )
-            bell = threading.Lock()
-            bell.acquire()
-            self._waiting.append(bell)
+            wakeup = threading.Lock()
+            wakeup.acquire()
+            self._waiting.append(wakeup)
             if not self._idle:
-                bell.acquire(timeout=min(left, LOOK))
+                wakeup.acquire(timeout=min(left, LOOK))
             with suppress(ValueError):
-                self._waiting.remove(bell)
+                self._waiting.remove(wakeup)
         return new
 
     def _has_room(self, new: _Place[C]) -> bool:

@@ -1,7 +1,7 @@
 """Transaction mode: the programs of a SQL store that run in the caller's transaction.
 
 They write the same kind of row to the same table as lease mode, so each mode respects the records of
-the other: a key that is claimed, completed, held or parked in one mode has the same state in the other. `enter` inserts first,
+the other. A key that is claimed, completed, held or parked in one mode has the same state in the other. `enter` inserts first,
 and decides in one statement where an engine can. Rare cases load the row under a lock, decide by
 the lifecycle table, and save it. Nothing here begins, commits or rolls back a transaction.
 """

@@ -1,7 +1,7 @@
 """One engine's SQL for the outbox: its clock, its locks, and how it writes lists and upserts.
 
 Time is read once per statement (`instant`). If it were read once per row, a back-off could end between
-two rows of a lane: the first would be skipped, and the second published before it.
+two rows of a lane. The first would be skipped, and the second published before it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class OutboxPrograms(RelayPrograms):
     """One engine's outbox."""
 
     @abc.abstractmethod
-    def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
+    def add(self, added: Sequence[Added]) -> Program[None]:
         """Write messages, in this order, in the transaction that is open."""
 
     @abc.abstractmethod

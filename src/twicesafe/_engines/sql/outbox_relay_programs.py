@@ -3,7 +3,7 @@
 A relay leases slots, not rows, so a batch is one SELECT and one DELETE. It reads from the first row
 each time, never from "the last id", so rows that commit late are found.
 
-A refused message writes one row about its lane: the lane may send its rows up to the refused one,
+A refused message writes one row about its lane. The lane may send its rows up to the refused one,
 not before its back-off is over, and not at all while it is parked. Its other rows leave the table
 that relays read, so a million of them delay no other lane. They come back part by part, in order,
 as soon as the refused one is published.
@@ -21,16 +21,16 @@ import msgspec
 
 from ..._core.outbox.requests import (
     SLOTS,
+    Awake,
     Fetch,
     Fetched,
-    HeldSlots,
-    Hold,
+    Heartbeat,
+    LeasedSlots,
     Message,
     OutboxRequest,
     Pending,
     Prepare,
     Reply,
-    Rise,
     Setback,
     Settle,
 )
@@ -66,10 +66,10 @@ class RelayPrograms(OutboxDialect):
 
     # -- slots --------------------------------------------------------------------------------
 
-    def outbox_hold(self, ask: Hold) -> Program[HeldSlots]:
-        return atomically(self._hold(ask), self.begin)
+    def outbox_heartbeat(self, ask: Heartbeat) -> Program[LeasedSlots]:
+        return atomically(self._renew_slots(ask), self.begin)
 
-    def _hold(self, ask: Hold) -> Program[HeldSlots]:
+    def _renew_slots(self, ask: Heartbeat) -> Program[LeasedSlots]:
         give = frozenset(range(SLOTS)) if ask.leave else ask.give
         if give:
             which, numbers = self.among("slot", sorted(give))
@@ -79,7 +79,7 @@ class RelayPrograms(OutboxDialect):
             yield Change(self.mark(free), (b"", ask.owner, *numbers))
         if ask.leave:
             yield Change(self.mark(f"DELETE FROM {self.t}_relays WHERE owner = ?"), (ask.owner,))
-            return HeldSlots({}, 0)
+            return LeasedSlots({}, 0)
         now = self.instant()
         until = f"{now} + {ask.lease:d}"
         # Accepted after the end of the lease, too, unless another relay took over (P4).
@@ -99,17 +99,17 @@ class RelayPrograms(OutboxDialect):
         for (gone,) in (yield Query(f"SELECT owner FROM {self.t}_relays WHERE seen_until < {old}")):
             remove = f"DELETE FROM {self.t}_relays WHERE owner = ? AND seen_until < {old}"
             yield Change(self.mark(remove), (bytes(gone),))
-        yield from self._end_moot_troubles(now)
-        return HeldSlots(held, share)
+        yield from self._end_outdated_troubles(now)
+        return LeasedSlots(held, share)
 
-    def _end_moot_troubles(self, now: str) -> Program[None]:
+    def _end_outdated_troubles(self, now: str) -> Program[None]:
         """A relay that did not know of a trouble may publish its message: then the lane continues."""
-        moot = (
+        outdated = (
             f"SELECT t.lane FROM {self.t}_troubles t WHERE t.parked = {FALSE}"
             f" AND t.not_before <= {now}"
             f" AND NOT EXISTS (SELECT 1 FROM {self.t} o WHERE o.n = t.n) LIMIT 100"
         )
-        for (lane,) in (yield Query(moot)):
+        for (lane,) in (yield Query(outdated)):
             recorded = f"SELECT n FROM {self.t}_troubles WHERE lane = ? AND parked = {FALSE}"
             found = yield Query(self.mark(recorded) + self.skip, (lane,))
             there = f"SELECT 1 FROM {self.t} WHERE n = ?"
@@ -135,7 +135,7 @@ class RelayPrograms(OutboxDialect):
             )
         return taken
 
-    def outbox_rise(self, ask: Rise) -> Program[None]:
+    def outbox_awake(self, ask: Awake) -> Program[None]:
         awake = f"UPDATE {self.t}_relays SET asleep = {FALSE} WHERE owner = ?"
         yield Change(self.mark(awake), (ask.owner,))
 
@@ -228,7 +228,7 @@ class RelayPrograms(OutboxDialect):
         held = f"SELECT 1 FROM {self.t}_slots WHERE slot = ? AND owner = ? AND fence = ?"
         if not (yield Query(self.mark(held) + self.share, (it.slot, owner, it.fence))):
             return False
-        # Nothing to do if it was written before, or if the row is gone: a relay that lost the slot
+        # Nothing to do if it was written before, or if the row is gone. A relay that lost the slot
         # during its call published it.
         there = f"SELECT 1 FROM {self.t} WHERE n = ?"
         if not (yield Query(self.mark(there) + self.lock, (it.n,))):

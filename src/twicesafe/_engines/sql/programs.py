@@ -335,14 +335,6 @@ class SqlPrograms(SqlSearch):
             self.identity(row.id),
         )
 
-    def together(self, asks: Sequence[Request]) -> Program[list[Any]]:
-        """Many requests, for one transaction; each sees what those before it wrote."""
-        answers: list[Any] = []
-        for ask in asks:
-            answer = yield from self.shortcut(ask)
-            answers.append((yield from self.decide(ask)) if answer is None else answer)
-        return answers
-
     # -- upkeep -------------------------------------------------------------------------------
 
     def sweep(self, ask: Sweep) -> Program[tuple[SweepReport, str]]:

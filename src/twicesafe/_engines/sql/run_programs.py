@@ -4,7 +4,7 @@
     <table>_runs_steps   one row per step
 
 Every program needs a transaction around it. It loads the record under a lock, decides by
-`_core.run_lifecycle`, and saves. The one request that a run sends for every step is also a single
+`_core.durable.run_lifecycle`, and saves. The one request that a run sends for every step is also a single
 statement: `RunPrograms.fenced_insert`. The tables are created when a process first needs them.
 """
 
@@ -126,13 +126,13 @@ class RunPrograms(RunUpkeep):
 
     def _adopted(self, row: Row, steps: list[Step]) -> Program[list[Step]]:
         """Without the steps of an older record, and with the signals that came before the run."""
-        stale = run_lifecycle.stale_steps(row, steps)
+        stale = {step.name for step in run_lifecycle.stale_steps(row, steps)}
         id_ = row.id[:ID_BYTES]
         if stale:
             yield Change(self._drop_stale, (id_, row.fence, row.created_at))
         if any(step.fence == 0 for step in steps):
             yield Change(self._adopt, (row.fence, id_))
-        return [step for step in steps if step not in stale]
+        return [step for step in steps if step.name not in stale]
 
     def submit_run(self, ask: Submit) -> Program[Claimed]:
         records, id_ = self._records, ask.key.id

@@ -91,7 +91,7 @@ class SqliteConnections:
                 connection = self._idle_readers.pop()
             except IndexError:
                 connection = self._connect()
-            answer = drive(program, self._executor(connection))
+            answer = drive(program, self._executor(connection.cursor()))
             self._file.check()
             self._idle_readers.append(connection)
         except BaseException as error:
@@ -110,10 +110,9 @@ class SqliteConnections:
             return self._writes.alone(lambda: self._run_on_writer(program))
 
     def _run_on_writer(self, program: Program[T]) -> T:
-        self._open_writer()
-        assert self._writer is not None
+        cursor = self._open_writer()
         try:
-            answer = drive(program, self._executor(self._writer))
+            answer = drive(program, self._executor(cursor))
             self._file.check()
         except BaseException:
             self._close_writer()
@@ -133,9 +132,8 @@ class SqliteConnections:
         if writer is not None:
             writer.close()
 
-    def _executor(self, connection: sqlite3.Connection) -> Callable[[Any], Any]:
-        run = connection.execute
-        tap = self._tap
+    def _executor(self, cursor: sqlite3.Cursor) -> Callable[[Any], Any]:
+        run, connection, tap = cursor.execute, cursor.connection, self._tap
 
         def execute(command: Any) -> Any:
             if command.sql == "ROLLBACK" and not connection.in_transaction:
@@ -143,7 +141,7 @@ class SqliteConnections:
                 return 0
             if tap is not None:
                 tap("before", command)
-            cursor = run(command.sql, command.args)
+            run(command.sql, command.args)
             reply = cursor.fetchall() if type(command) is Query else cursor.rowcount
             if tap is not None:
                 tap("after", command)

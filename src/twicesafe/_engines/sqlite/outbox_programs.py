@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from ..._core.outbox.requests import Added, OutboxRequest, Reply
+from ..._values.clocks import wall_clock
 from ...stores._base import Program
 from ..sql.commands import Change
 from ..sql.migrations import Schema
@@ -43,7 +44,8 @@ class SqliteOutbox(OutboxPrograms):
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
         return marked(column, lanes)
 
-    def add(self, added: Sequence[Added], created_at: int) -> Program[None]:
+    def add(self, added: Sequence[Added]) -> Program[None]:
+        created_at = wall_clock()  # SQLite has no clock
         for start in range(0, len(added), ROWS):
             part = added[start : start + ROWS]
             row = f"({created_at:d}{', ?' * 8})"

@@ -230,6 +230,19 @@ class SqlitePrograms(SqlPrograms):
             return None
         return common.answer(values) if (yield Change(common.sql, values)) else None
 
+    def together(self, asks: Sequence[Request]) -> Program[list[Any]]:
+        """Many requests, for one transaction; each sees what those before it wrote."""
+        answers: list[Any] = []
+        now = self.now()
+        for ask in asks:
+            common = self.common_cases.get(type(ask))
+            values = None if common is None else common.values(ask, now)
+            if common is not None and values is not None and (yield Change(common.sql, values)):
+                answers.append(common.answer(values))
+            else:
+                answers.append((yield from self.decide(ask)))
+        return answers
+
     def save(self, row: Row, new: bool = False) -> Program[None]:
         is_large = row.result is not None and len(row.result) > LARGE_RESULT
         id_ = self.identity(row.id)

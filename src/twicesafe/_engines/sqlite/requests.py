@@ -32,6 +32,11 @@ them finds a record. Most keys are delivered once, and a look is one of three st
 _ALWAYS_WRITTEN: Final = frozenset({Complete, RecordStep})
 """The two requests that a handler or a step ends with."""
 
+_UNBATCHED: Final = READING | {"sweep"}
+"""Requests that do not share a transaction with others."""
+
+_WON: Final = Verdict.WON
+
 _TO_WRITE: Final = object()
 """In place of an answer: this item needs a write."""
 
@@ -50,14 +55,17 @@ class SqliteRequests(SqliteConnections):
         writes = self._writes
         if self.programs.moves is not None:
             return lifecycle.ASK
+        if self._empty_looks >= EMPTY_LOOKS:
+            return None
         try:
             if writes.is_busy() or self._tap is not None:  # do not wait for the writer
-                return self._read(self.programs.recall(id))
-            if self._empty_looks >= EMPTY_LOOKS:
-                return None
-            return writes.alone(self._recall, id)
+                found = self._read(self.programs.recall(id))
+            else:
+                found = writes.alone(self._recall, id)
         except (sqlite3.Error, StoreError):
             return lifecycle.ASK
+        self._empty_looks = self._empty_looks + 1 if found is None else 0
+        return found
 
     def _recall(self, id_: bytes) -> Claimed | None:
         cursor = self._cursor or self._open_writer()
@@ -69,9 +77,7 @@ class SqliteRequests(SqliteConnections):
             self._close_writer()  # an open statement would keep its snapshot
             raise
         if not rows:
-            self._empty_looks += 1
             return None  # a claim follows, and its answer is checked
-        self._empty_looks = 0
         self._file.check()
         return self.programs.recalled(id_, rows)
 
@@ -92,7 +98,10 @@ class SqliteRequests(SqliteConnections):
                     answer = self._read(programs.peek(request))
                     if answer is not None:
                         return answer
-                return self._writes.perform(request)
+                answer = self._writes.perform(request)
+                if answer.verdict is not _WON:
+                    self._empty_looks = 0  # a look would have found it, without waiting
+                return answer
             if op in READING:
                 return self._read(getattr(programs, op)(request))
             if op == "sweep":
@@ -134,7 +143,7 @@ class SqliteRequests(SqliteConnections):
                 for index, answer in zip(claims, seen, strict=True):
                     answers[index] = _TO_WRITE if answer is None else answer
             for index, request in enumerate(requests):
-                if type(request) is not ClaimRequest:
+                if request.op in _UNBATCHED:
                     answers[index] = self._answer_unbatched(request)
             writes = [index for index, answer in enumerate(answers) if answer is _TO_WRITE]
             if writes:
@@ -153,15 +162,13 @@ class SqliteRequests(SqliteConnections):
             return error
 
     def _answer_unbatched(self, request: Request) -> Any:
-        """The answer or the error of an item that is not batched; `_TO_WRITE` for all others."""
+        """The answer or the error of an item."""
         try:
-            if request.op in READING or request.op == "sweep":
-                return self.perform(request)
+            return self.perform(request)
         except StoreUnavailableError:
             raise
         except Exception as error:
             return error
-        return _TO_WRITE
 
     def _write_one(self, request: Any) -> Any:
         """A single claim also reads on the writing connection, because its page cache is warm."""
@@ -171,14 +178,12 @@ class SqliteRequests(SqliteConnections):
             else:
                 answer = self._run_common_case(request)
                 if answer is None and type(request) is ClaimRequest:  # it may have a record
-                    self._empty_looks = 0
                     answer = self._run_on_writer(self.programs.peek(request))
             if answer is None:
                 decision = self.programs.decide(request)
                 answer = self._run_on_writer(atomically(decision, SqlitePrograms.begin))
         except sqlite3.Error as error:
             if _can_answer_locked(request) and _is_locked(error):
-                self._empty_looks = 0  # a look would not have waited
                 return self._answer_locked(request)
             raise self._file.trouble(error) from error
         return answer

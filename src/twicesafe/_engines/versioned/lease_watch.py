@@ -9,7 +9,7 @@ A lease ends when *one* of these is certain:
                 a process that lives shorter than a lease could never take over.
 
 The time of the service is read from its replies (`ServiceClock`), so the clock of a worker may be wrong by
-hours. Replies take time, some tell whole seconds, and the servers behind one address differ a little: the
+hours. Replies take time, some tell whole seconds, and the servers behind one address differ a little. The
 margin covers all three. docs/decisions/0027-dynamodb.md has the argument.
 """
 
@@ -52,7 +52,7 @@ class ServiceClock:
     def now(self) -> int:
         return self.steady() + self._offset
 
-    def heard(self, earliest: int, latest: int, sent: int) -> None:
+    def observed(self, earliest: int, latest: int, sent: int) -> None:
         """A reply came: at some moment between `sent` and now, the service's time was in this range."""
         self._asked = now = self.steady()
         low, high = earliest - now, latest - sent
@@ -73,7 +73,7 @@ class GivenClock:
     def __init__(self, now: Callable[[], int]) -> None:
         self.now = self.steady = now
 
-    def heard(self, earliest: int, latest: int, sent: int) -> None:
+    def observed(self, earliest: int, latest: int, sent: int) -> None:
         """Its time is the test's."""
 
     def due(self, every: int) -> bool:

@@ -1,6 +1,6 @@
 """Rebuilding: tagged JSON back into the value it was written from.
 
-The bytes come from a store that others may write to, so they are treated as hostile: a tag picks
+The bytes come from a store that others may write to, so they are treated as hostile. A tag picks
 one of the readers below, a class name picks one of the classes that the handler's annotation
 mentions, and everything else is an error. See `tagged` for the format.
 """

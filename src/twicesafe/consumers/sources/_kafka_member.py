@@ -1,6 +1,6 @@
 """One member of a consumer group: a thread that polls, commits and takes part in rebalances.
 
-confluent-kafka lets one thread at a time use a consumer: while a poll waits, a commit of another thread
+confluent-kafka lets one thread at a time use a consumer. While a poll waits, a commit of another thread
 waits, too, even if the poll itself waits, in a rebalance, for the work to be committed. So one
 thread makes all calls, and the others ask it:
 

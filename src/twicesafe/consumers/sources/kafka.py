@@ -14,7 +14,7 @@ A message's id is its header ``id``. Its ordering key is the record's key. A rec
 (a tombstone) has an empty body.
 
 **Commits.** Only the contiguous prefix of a partition is committed (`prefix`). If Kafka does not accept a
-commit because the group is rebalancing, it stays due: a later acknowledgement, the member's thread, the
+commit because the group is rebalancing, it stays due. A later acknowledgement, the member's thread, the
 revocation or `close` sends it, or the messages come again.
 
 **Rebalances.** When Kafka takes partitions away, the source tells the flow and waits until none of their

@@ -9,10 +9,10 @@ others get the message if this process dies. While a handler runs, the flow exte
 **Ids.** The id is the attribute ``id`` (our outbox sends it), or on a FIFO queue the deduplication id. A
 deduplication id that SQS computed from the body is not used: two orders with equal bodies would be one.
 Else it is SQS's own id. That one is the same for every redelivery, but on a standard queue a producer
-that sends again gets another one: let the producer send an id.
+that sends again gets another one. Let the producer send an id.
 
 **Order.** The ordering key is the message group of a FIFO queue. SQS delivers nothing of a group while
-one of its messages is hidden: a message that is given back with a delay holds its group. A standard
+one of its messages is hidden. A message that is given back with a delay holds its group. A standard
 queue keeps no order.
 
 A message of SNS without raw delivery is left as it is: its body is SNS's envelope.

@@ -22,7 +22,7 @@ class DjangoExchange:
     def __init__(self, exchange: Exchange, request: Any) -> None:
         self._exchange = exchange
         self.claim, self.recording = exchange.claim, exchange.recording
-        self.trouble: BaseException | None = None
+        self.failure: BaseException | None = None
         self.stream: Any = None
         """Under ASGI, the streaming body."""
         self.has_lingered: Callable[[], bool] = lambda: False
@@ -40,13 +40,13 @@ class DjangoExchange:
 
     def noticed(self, error: BaseException | None) -> None:
         """The view or its stream failed."""
-        self.trouble = (
-            self.trouble or error or ResponseCut("an exception that Django did not pass on")
+        self.failure = (
+            self.failure or error or ResponseCut("an exception that Django did not pass on")
         )
 
     def begin(self, response: Any) -> bool:
         """The view has returned a response. True: its body is a stream and comes later."""
-        if self.trouble is not None:
+        if self.failure is not None:
             return False
         self.recording.start(response.status_code, lines_of(response))
         if response.streaming:
@@ -73,15 +73,15 @@ class DjangoExchange:
 
     def ending(self) -> HttpFlow[ExchangeEnded]:
         """The view and its response have ended, complete or not."""
-        exchange, trouble = self._exchange, self.trouble
+        exchange, failure = self._exchange, self.failure
         if exchange.settled:
             return ExchangeEnded()
-        if trouble is None and self._passed:
+        if failure is None and self._passed:
             yield from exchange.settle()
-        elif trouble is None or (self._streams and isinstance(trouble, _LEFT)):
+        elif failure is None or (self._streams and isinstance(failure, _LEFT)):
             yield from exchange.client_left(lingered=self.has_lingered())
         else:
-            return (yield from exchange.ended(trouble))
+            return (yield from exchange.ended(failure))
         return ExchangeEnded()
 
 

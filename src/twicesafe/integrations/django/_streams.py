@@ -62,9 +62,9 @@ class Stream:
 
     def close(self) -> None:
         """The server takes no more. Take the rest, while it can be kept and within `linger`."""
-        patience = time.monotonic() + seconds(self._layer.policy.linger)
+        until = time.monotonic() + seconds(self._layer.policy.linger)
         exchange = self._exchange
-        exchange.has_lingered = lambda: time.monotonic() > patience
+        exchange.has_lingered = lambda: time.monotonic() > until
         while not (self._ended or exchange.settled or exchange.is_not_kept):
             next(self, None)
         self._end()
@@ -189,10 +189,10 @@ async def _rest(
     """Take all of a stream, while it can be kept and within `linger`."""
     try:
         async with (
-            asyncio.timeout(seconds(layer.policy.linger)) as patience,
+            asyncio.timeout(seconds(layer.policy.linger)) as linger,
             contextlib.aclosing(passing),
         ):
-            exchange.has_lingered = patience.expired
+            exchange.has_lingered = linger.expired
             async for _ in passing:
                 if exchange.is_not_kept:
                     break

@@ -3,7 +3,7 @@
     Twicesafe-Signature: t=<unix seconds>,v1=<hex>[,v1=<hex> …]
 
 Each ``v1`` is HMAC-SHA-256 with one secret over ``<t>.<id>.<body>``. In the id, ``%`` is written
-``%25`` and ``.`` is written ``%2E``: otherwise the id ``a`` with the body ``b.c`` and the id
+``%25`` and ``.`` is written ``%2E``. Otherwise the id ``a`` with the body ``b.c`` and the id
 ``a.b`` with the body ``c`` would have the same signature. The id is the value of
 ``Idempotency-Key``, so a delivery replayed under another key does not verify.
 

@@ -30,8 +30,6 @@ from typing import Final
 import pytest
 
 TOPICS: Final = (
-    "asking",
-    "asking_runs",
     "batches",
     "browsing",
     "claims",
@@ -40,16 +38,18 @@ TOPICS: Final = (
     "copying",
     "durability",
     "failures",
-    "joining",
     "leases",
     "operators",
     "refusals",
+    "requests",
     "retention",
     "rewriting",
+    "run_requests",
     "runs",
     "searching",
     "steps",
     "suspending",
+    "transaction_mode",
     "transitions",
     "values",
     "waking",
@@ -67,7 +67,6 @@ from .copying import CopyingRules  # noqa: E402
 from .durability import DurabilityRules  # noqa: E402
 from .failures import FailureRules  # noqa: E402
 from .hooks import Place, StoreUnderTest  # noqa: E402
-from .joining import JoiningRules  # noqa: E402
 from .leases import LeaseRules  # noqa: E402
 from .operators import OperatorRules  # noqa: E402
 from .refusals import RefusalRules  # noqa: E402
@@ -78,6 +77,7 @@ from .runs import RunRules  # noqa: E402
 from .searching import SearchingRules  # noqa: E402
 from .steps import StepRules  # noqa: E402
 from .suspending import SuspendingRules  # noqa: E402
+from .transaction_mode import TransactionModeRules  # noqa: E402
 from .transitions import TransitionRules  # noqa: E402
 from .values import ValueRules  # noqa: E402
 from .waking import WakingRules  # noqa: E402
@@ -109,7 +109,7 @@ class StoreConformance(
     DurabilityRules,
     ValueRules,
     WakingRules,
-    JoiningRules,
+    TransactionModeRules,
     TransitionRules,
     StepRules,
     RunRules,

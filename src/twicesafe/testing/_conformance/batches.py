@@ -12,7 +12,8 @@ from ..._core.protocol import Ack, Browse, Claimed, History, Survey, Sweep, Verd
 from ..._values.keys import Key
 from ..._values.records import State
 from ...errors import StoreError
-from .asking import (
+from .bench import Advance, Corrupt, Script
+from .requests import (
     HOUR,
     KEY,
     OTHER,
@@ -29,7 +30,6 @@ from .asking import (
     resolve,
     won,
 )
-from .bench import Advance, Corrupt, Script
 from .rules import StoreRules, rule
 
 __all__ = ["BatchRules"]

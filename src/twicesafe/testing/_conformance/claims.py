@@ -12,8 +12,22 @@ from ..._core.protocol import Ack, Claimed, Verdict
 from ..._values.fingerprint import MAX_BYTES, stated
 from ..._values.keys import Key
 from ..._values.records import Cause, State
-from .asking import HOUR, KEY, STATES, A, B, C, claim, reach, read, release, resolve, unchanged, won
 from .bench import Advance, Recalled, Script
+from .requests import (
+    HOUR,
+    KEY,
+    STATES,
+    A,
+    B,
+    C,
+    claim,
+    reach,
+    read,
+    release,
+    resolve,
+    unchanged,
+    won,
+)
 from .rules import StoreRules, rule
 
 __all__ = ["ClaimRules"]

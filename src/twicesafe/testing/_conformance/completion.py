@@ -9,8 +9,8 @@ from typing import Final
 
 from ..._core.protocol import Ack, Verdict
 from ..._values.records import State
-from .asking import HOUR, A, B, C, claim, forget, reach, read, release, resolve, unchanged, won
 from .bench import Advance, Script
+from .requests import HOUR, A, B, C, claim, forget, reach, read, release, resolve, unchanged, won
 from .rules import StoreRules, rule
 
 __all__ = ["CompletionRules"]

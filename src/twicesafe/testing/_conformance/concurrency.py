@@ -11,8 +11,8 @@ from typing import Any
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import State
-from .asking import A, B, Mine, claim, read, release, won
 from .bench import Advance, AtOnce, Script
+from .requests import A, B, Mine, claim, read, release, won
 from .retention import expiring
 from .rules import StoreRules, rule
 

@@ -14,8 +14,8 @@ from ..._core.lifecycle import ORDER
 from ..._core.protocol import Ack, Adopt, RaiseFences, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import Cause, Row, State
-from .asking import HOUR, KEY, OTHER, STATES, A, B, C, claim, reach, read, won
 from .bench import Advance, AtOnce, Elsewhere, Script
+from .requests import HOUR, KEY, OTHER, STATES, A, B, C, claim, reach, read, won
 from .rules import StoreRules, rule
 
 __all__ = ["CopyingRules"]

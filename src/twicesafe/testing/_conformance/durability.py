@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..._core.protocol import Ack, Browse, History, Survey, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import State
-from .asking import KEY, STATES, A, B, C, claim, reach, read, release, won
 from .bench import Advance, Elsewhere, Reopen, Script
+from .requests import KEY, STATES, A, B, C, claim, reach, read, release, won
 from .retention import expiring
 from .rules import StoreRules, rule
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ..._core.protocol import Ack, Claimed, Verdict
 from ..._values.records import Cause, State
-from .asking import HOUR, A, B, C, claim, reach, read, release, unchanged, won
 from .bench import Advance, Script
+from .requests import HOUR, A, B, C, claim, reach, read, release, unchanged, won
 from .rules import StoreRules, rule
 
 __all__ = ["FailureRules"]

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from ..._core.protocol import Ack, Claimed, Sweep, Verdict
 from ..._values.records import Cause, State
-from .asking import AHEAD, HOUR, KEY, A, B, C, Mine, claim, read, release, unchanged, won
 from .bench import Advance, KeeperStore, Script
+from .requests import AHEAD, HOUR, KEY, A, B, C, Mine, claim, read, release, unchanged, won
 from .rules import StoreRules, rule
 
 __all__ = ["LeaseRules"]

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from ..._core.protocol import Ack, Claimed, Forget, History, Release, Sweep, Verdict
 from ..._values.records import Cause, State
-from .asking import (
+from .bench import Advance, Script
+from .requests import (
     HOUR,
     KEY,
     OTHER,
@@ -29,7 +30,6 @@ from .asking import (
     unchanged,
     won,
 )
-from .bench import Advance, Script
 from .rules import StoreRules, rule
 
 __all__ = ["OperatorRules"]

@@ -15,8 +15,8 @@ from ..._core.protocol import Ack, Verdict
 from ..._values.keys import Key
 from ..._values.records import State
 from ...errors import StoreError, StoreUnavailableError
-from .asking import A, B, Mine, claim, read, resolve, won
 from .bench import Refuse, Script
+from .requests import A, B, Mine, claim, read, resolve, won
 from .rules import StoreRules, rule
 
 __all__ = ["RefusalRules"]

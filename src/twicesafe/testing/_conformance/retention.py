@@ -11,8 +11,8 @@ from typing import Final
 from ..._core.protocol import ALL, Ack, Browse, Claimed, Survey, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import Cause, State, SweepReport
-from .asking import HOUR, KEY, A, B, C, claim, forget, reach, read, unchanged, won
 from .bench import Advance, Script
+from .requests import HOUR, KEY, A, B, C, claim, forget, reach, read, unchanged, won
 from .rules import StoreRules, rule
 
 __all__ = ["RetentionRules", "expiring"]

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from ..._core.durable.run_requests import LoadRun, RewriteRun, Run
 from ..._core.protocol import Ack, Verdict
 from ..._values.records import State
-from .asking import (
+from .bench import Advance, Script
+from .requests import (
     HOUR,
     KEY,
     OTHER,
@@ -29,9 +30,8 @@ from .asking import (
     unchanged,
     won,
 )
-from .asking_runs import started, step, steps_of, suspend
-from .bench import Advance, Script
 from .rules import StoreRules, rule
+from .run_requests import started, step, steps_of, suspend
 from .steps import NAMES
 
 __all__ = ["RewritingRules"]

@@ -8,10 +8,10 @@ from ..._core.durable.run_requests import FOREVER, Due, FindDue, LoadRun, Restar
 from ..._core.protocol import Ack, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import Cause, State
-from .asking import HOUR, KEY, OTHER, A, B, C, claim, forget, read, release
-from .asking_runs import failed, signal, started, step, steps_of, suspend
 from .bench import Advance, AtOnce, Reopen, Script
+from .requests import HOUR, KEY, OTHER, A, B, C, claim, forget, read, release
 from .rules import StoreRules, rule
+from .run_requests import failed, signal, started, step, steps_of, suspend
 
 __all__ = ["RunRules"]
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 from ..._core.protocol import AuditLog, Count
 from ..._values.keys import Key
 from ..._values.records import Cause, State
-from .asking import HOUR, KEY, OTHER, STATES, A, B, forget, reach, read, release, resolve, won
 from .bench import Advance, Script
 from .browsing import browse_all
+from .requests import HOUR, KEY, OTHER, STATES, A, B, forget, reach, read, release, resolve, won
 from .retention import expiring
 from .rules import StoreRules, rule
 

@@ -8,10 +8,10 @@ from ..._core.durable.run_requests import LoadRun
 from ..._core.protocol import Ack, Claimed, Verdict
 from ..._values.records import Cause, State
 from ..._values.steps import StepState
-from .asking import KEY, OTHER, A, B, C, Mine, claim, read
-from .asking_runs import PRINT, start, started, step, steps_of
 from .bench import Advance, AtOnce, Script
+from .requests import KEY, OTHER, A, B, C, Mine, claim, read
 from .rules import StoreRules, rule
+from .run_requests import PRINT, start, started, step, steps_of
 
 __all__ = ["StepRules"]
 

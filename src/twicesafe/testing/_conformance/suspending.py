@@ -8,10 +8,10 @@ from ..._core.durable.run_requests import FindDue, TidyRuns
 from ..._core.protocol import Ack, Browse, Count, History, Survey, Sweep, Verdict
 from ..._values.records import Cause, State
 from ..._values.steps import StepState
-from .asking import HOUR, KEY, OTHER, A, B, C, Mine, forget, read, release, resolve
-from .asking_runs import failed, signal, start, started, step, steps_of, suspend
 from .bench import Advance, AtOnce, Script
+from .requests import HOUR, KEY, OTHER, A, B, C, Mine, forget, read, release, resolve
 from .rules import StoreRules, rule
+from .run_requests import failed, signal, start, started, step, steps_of, suspend
 
 __all__ = ["SuspendingRules"]
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from ..._core.protocol import Ack, Claimed, Read, Sweep, Verdict
 from ..._core.transitions import TRANSITIONS, RecordEvent
 from ..._values.records import State
-from .asking import HOUR, KEY, STATES, B, Mine, claim, forget, reach, release, resolve
 from .bench import Advance, Script
+from .requests import HOUR, KEY, STATES, B, Mine, claim, forget, reach, release, resolve
 from .retention import expiring
 from .rules import StoreRules, rule
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from ..._core.protocol import Ack, Browse, Verdict
 from ..._values.keys import Key
-from .asking import HOUR, A, B, claim, read, won
 from .bench import Script
+from .requests import HOUR, A, B, claim, read, won
 from .rules import StoreRules, rule
 
 __all__ = ["ValueRules"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from ..._core.protocol import Verdict
-from .asking import KEY, A, B, claim, release, resolve, won
 from .bench import Script, Watched
+from .requests import KEY, A, B, claim, release, resolve, won
 from .rules import StoreRules, rule
 
 __all__ = ["WakingRules"]

@@ -14,7 +14,7 @@
         …
 
 The hooks are in `PublisherUnderTest`. Use a real broker that you can stop, or put a TCP proxy in front of
-it: the suite tests outages, dropped connections and a broker that does not answer.
+it. The suite tests outages, dropped connections and a broker that does not answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of records, as `stores/migrations` writes them for this database."""
+"""The tables of records, as `_engines.sql.migrations` writes them for this database."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The server: uvicorn's HTTP/1.1, with a guard before its parser, and time-outs for slow clients.
 
-The `RequestGuard` of a connection checks every byte before the parser sees it: the parser gets whole
+The `RequestGuard` of a connection checks every byte before the parser sees it. The parser gets whole
 lines only, and nothing after the last request. An ambiguous request is answered with 400 and the
-connection is closed; if an earlier request is still being answered, that answer is finished first. A
+connection is closed. If an earlier request is still being answered, that answer is finished first. A
 client that does not finish its head, or stops in mid-body, is disconnected after a time-out.
 
 Every request starts in an empty context, so it never sees the key of an earlier request on the same
@@ -39,7 +39,7 @@ _LAST_WORD = 2.0
 def server(
     app: Any,
     *,
-    patience: float = 30,
+    client_timeout: float = 30,
     keep_alive: float = 75,
     max_head: int = 65536,
     grace: float = 30,
@@ -47,7 +47,7 @@ def server(
 ) -> uvicorn.Server:
     """A server for this application; it neither trusts nor adds any header field."""
 
-    settings = {"patience": patience, "most": max_head, "base": problem_base}
+    settings = {"client_timeout": client_timeout, "most": max_head, "base": problem_base}
     config = uvicorn.Config(
         app,
         http=type("Listening", (_Listening,), settings),
@@ -75,7 +75,7 @@ class _Server(uvicorn.Server):
 
 
 class _Listening(H11Protocol):
-    patience = 30.0
+    client_timeout = 30.0
     most = 65536
     base = ""
 
@@ -145,7 +145,7 @@ class _Listening(H11Protocol):
             super().shutdown()
         else:
             self._leaving = True
-            self.loop.call_later(min(_LAST_CALL, self.patience), self._leave)
+            self.loop.call_later(min(_LAST_CALL, self.client_timeout), self._leave)
 
     def _leave(self) -> None:
         cycle: Any = self.cycle
@@ -175,7 +175,9 @@ class _Listening(H11Protocol):
         lines += [name + b": " + value for name, value in response.headers]
         self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + response.body)
         self.transport.write_eof()
-        self._alarm = self.loop.call_later(min(_LAST_WORD, self.patience), self.transport.close)
+        self._alarm = self.loop.call_later(
+            min(_LAST_WORD, self.client_timeout), self.transport.close
+        )
 
     def _named(self) -> str:
         """The peer and, once its head is complete, the current request."""
@@ -183,18 +185,18 @@ class _Listening(H11Protocol):
         line = self._guard.line.partition(b"?")[0] if self._guard.in_body else b""
         return f"{peer} ({line[:200].decode('ascii')})" if line else peer
 
-    # -- patience -----------------------------------------------------------------------------
+    # -- time limits -----------------------------------------------------------------------------
 
     def _watch(self) -> None:
         self._relax()
-        self._alarm = self.loop.call_later(self.patience, self._impatient)
+        self._alarm = self.loop.call_later(self.client_timeout, self._timed_out)
 
     def _relax(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    def _impatient(self) -> None:
+    def _timed_out(self) -> None:
         self._alarm = None
         if self._guard.rests and self.cycle is not None:
             return
@@ -206,7 +208,9 @@ class _Listening(H11Protocol):
             self._watch()  # we stopped reading, or have not answered yet
             return
         if not self._guard.rests:
-            _log.warning("%s did not finish its request in %g s", self._named(), self.patience)
+            _log.warning(
+                "%s did not finish its request in %g s", self._named(), self.client_timeout
+            )
         self.transport.close()
 
     def _watch_writing(self) -> None:
@@ -217,7 +221,7 @@ class _Listening(H11Protocol):
         left = self.transport.get_write_buffer_size()
         if left:
             self._writing = self.loop.call_later(
-                self.patience, self._not_taken, left, context=contextvars.Context()
+                self.client_timeout, self._not_taken, left, context=contextvars.Context()
             )
 
     def _not_taken(self, before: int) -> None:
@@ -225,6 +229,8 @@ class _Listening(H11Protocol):
             return self._watch_writing()
         peer = self.client[0] if self.client else "unknown"
         _log.warning(
-            "%s read nothing of its response for %g s and was disconnected", peer, self.patience
+            "%s read nothing of its response for %g s and was disconnected",
+            peer,
+            self.client_timeout,
         )
         return self.transport.abort()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from twicesafe import Breaker, ConfigurationError
-from twicesafe._core.circuit import Circuit, CircuitState
+from twicesafe._core.breaker import Circuit, CircuitState
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 

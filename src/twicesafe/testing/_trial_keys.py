@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .._values.keys import Key
 
-__all__ = ["Fresh"]
+__all__ = ["TrialKey"]
 
 
-class Fresh(Key):
+class TrialKey(Key):
     """A new key with the value of another key, and with its derived keys."""
 
     __slots__ = ("_of",)

@@ -47,7 +47,7 @@ class Listener:
         self.pid = os.getpid()
         self._connect = connect
         self._lock = threading.Lock()
-        self._bells: dict[str, set[threading.Event]] = {}
+        self._wakeups: dict[str, set[threading.Event]] = {}
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._socket = -1
@@ -56,9 +56,9 @@ class Listener:
     @contextmanager
     def listening(self, id: bytes) -> Iterator[threading.Event]:  # noqa: A002
         """An event that is set when this key's end is announced."""
-        bell, name = threading.Event(), id.hex()
+        wakeup, name = threading.Event(), id.hex()
         with self._lock:
-            self._bells.setdefault(name, set()).add(bell)
+            self._wakeups.setdefault(name, set()).add(wakeup)
             if self._thread is None:
                 self._closed = False
                 self._ready.clear()
@@ -68,13 +68,13 @@ class Listener:
                 self._thread.start()
         try:
             self._ready.wait(1.0)
-            yield bell
+            yield wakeup
         finally:
             with self._lock:
-                bells = self._bells.get(name, set())
-                bells.discard(bell)
-                if not bells:
-                    self._bells.pop(name, None)
+                wakeups = self._wakeups.get(name, set())
+                wakeups.discard(wakeup)
+                if not wakeups:
+                    self._wakeups.pop(name, None)
 
     def close(self) -> None:
         with self._lock:
@@ -96,20 +96,20 @@ class Listener:
                 with self._lock:
                     self._socket = connection.fileno()
                 self._ready.set()
-                self._hear(connection)
+                self._read_notifications(connection)
         except (psycopg.Error, TwicesafeError):
             if not self._closed:
                 time.sleep(RECONNECT_DELAY)
         finally:
             self._end()
 
-    def _hear(self, connection: psycopg.Connection[Any]) -> None:
+    def _read_notifications(self, connection: psycopg.Connection[Any]) -> None:
         try:
             while not self._closed:
                 for notice in connection.notifies(timeout=IDLE):
                     self._ring(notice.payload)
                 with self._lock:
-                    if not self._bells:
+                    if not self._wakeups:
                         self._thread = None  # the next waiter starts another
                         return
         finally:
@@ -120,16 +120,16 @@ class Listener:
         with self._lock:
             if self._thread is threading.current_thread():
                 self._thread = None
-                for bells in self._bells.values():
-                    for bell in bells:
-                        bell.set()
+                for wakeups in self._wakeups.values():
+                    for wakeup in wakeups:
+                        wakeup.set()
             self._ready.set()
 
     def _ring(self, name: str) -> None:
         with self._lock:
             for short in {name, name[:KEY]}:
-                for bell in self._bells.get(short, ()):
-                    bell.set()
+                for wakeup in self._wakeups.get(short, ()):
+                    wakeup.set()
 
 
 class AsyncListener:
@@ -137,26 +137,26 @@ class AsyncListener:
 
     def __init__(self, new_connection: Callable[[], AsyncConnection]) -> None:
         self._new_connection = new_connection
-        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._wakeups: dict[str, set[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
     @asynccontextmanager
     async def listening(self, id: bytes) -> AsyncIterator[asyncio.Event]:  # noqa: A002
         """An event that is set when this key's end is announced."""
-        bell, name = asyncio.Event(), id.hex()
-        self._bells.setdefault(name, set()).add(bell)
+        wakeup, name = asyncio.Event(), id.hex()
+        self._wakeups.setdefault(name, set()).add(wakeup)
         try:
             if self._task is None or self._task.done():
                 self._ready.clear()
                 self._task = asyncio.create_task(self._listen())
             await self._ready.wait()
-            yield bell
+            yield wakeup
         finally:
-            bells = self._bells[name]
-            bells.discard(bell)
-            if not bells:
-                del self._bells[name]
+            wakeups = self._wakeups[name]
+            wakeups.discard(wakeup)
+            if not wakeups:
+                del self._wakeups[name]
 
     async def close(self) -> None:
         if self._task is not None:
@@ -175,13 +175,13 @@ class AsyncListener:
         finally:
             self._ready.set()
             connection.drop()
-            for name in self._bells:
+            for name in self._wakeups:
                 self._ring(name)
 
     def _ring(self, name: str) -> None:
         for short in {name, name[:KEY]}:
-            for bell in self._bells.get(short, ()):
-                bell.set()
+            for wakeup in self._wakeups.get(short, ()):
+                wakeup.set()
 
 
 def shut_down_socket(number: int) -> None:

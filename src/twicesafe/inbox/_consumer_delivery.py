@@ -1,9 +1,9 @@
 """Deliveries for consumers: one message in one transaction, which is begun and committed here.
 
-Everywhere else an inbox leaves begin and commit to its caller. A consumer is the caller: it gets a
-function that opens a connection, and each message has its own transaction. An error of the handler
+Everywhere else the caller of an inbox begins and commits. Here the consumer does: it gets a function
+that opens a connection, and each message has its own transaction. An error of the handler
 rolls it back. An error of the database, in connecting or in COMMIT, says nothing about the message,
-so it is `StoreUnavailableError`: the message is delivered again, and the record tells whether the
+so it is `StoreUnavailableError`. The message is delivered again, and the record tells whether the
 COMMIT had succeeded (P10).
 
     deliver     run the handler; ``spent`` attempts were counted outside, because their workers died
@@ -26,10 +26,10 @@ from ..errors import StoreUnavailableError
 from ..receiver._base import value_or_raise
 from ._inbox import AsyncInbox, Inbox
 
-__all__ = ["EdgeDelivery", "deliver", "deliver_async", "look_up", "look_up_async"]
+__all__ = ["ConsumerDelivery", "deliver", "deliver_async", "look_up", "look_up_async"]
 
 
-class EdgeDelivery(NamedTuple):
+class ConsumerDelivery(NamedTuple):
     """A message, and what to do with it."""
 
     inbox: Any
@@ -55,7 +55,7 @@ class EdgeDelivery(NamedTuple):
         )
 
 
-def deliver(given: EdgeDelivery, spent: int = 0) -> Outcome[Any]:
+def deliver(given: ConsumerDelivery, spent: int = 0) -> Outcome[Any]:
     """Run ``handler(connection, message)`` in a transaction on a new connection, and commit."""
     inbox: Inbox = given.inbox
 
@@ -66,7 +66,7 @@ def deliver(given: EdgeDelivery, spent: int = 0) -> Outcome[Any]:
     return _in_transaction(given, run)
 
 
-def look_up(given: EdgeDelivery, error: Exception) -> Outcome[Any]:
+def look_up(given: ConsumerDelivery, error: Exception) -> Outcome[Any]:
     """The recorded outcome of the message, or this error."""
     inbox: Inbox = given.inbox
 
@@ -79,7 +79,7 @@ def look_up(given: EdgeDelivery, error: Exception) -> Outcome[Any]:
     return _in_transaction(given, run)
 
 
-def _in_transaction(given: EdgeDelivery, run: Callable[[Any], Outcome[Any]]) -> Outcome[Any]:
+def _in_transaction(given: ConsumerDelivery, run: Callable[[Any], Outcome[Any]]) -> Outcome[Any]:
     own: Exception | None = None
     try:
         with transaction(given.connect) as connection:
@@ -94,7 +94,7 @@ def _in_transaction(given: EdgeDelivery, run: Callable[[Any], Outcome[Any]]) -> 
         raise given.outage(error) from error
 
 
-async def deliver_async(given: EdgeDelivery, spent: int = 0) -> Outcome[Any]:
+async def deliver_async(given: ConsumerDelivery, spent: int = 0) -> Outcome[Any]:
     """Async version of `deliver`."""
     inbox: AsyncInbox = given.inbox
 
@@ -105,7 +105,7 @@ async def deliver_async(given: EdgeDelivery, spent: int = 0) -> Outcome[Any]:
     return await _in_async_transaction(given, run)
 
 
-async def look_up_async(given: EdgeDelivery, error: Exception) -> Outcome[Any]:
+async def look_up_async(given: ConsumerDelivery, error: Exception) -> Outcome[Any]:
     """Async version of `look_up`."""
     inbox: AsyncInbox = given.inbox
 
@@ -119,7 +119,7 @@ async def look_up_async(given: EdgeDelivery, error: Exception) -> Outcome[Any]:
 
 
 async def _in_async_transaction(
-    given: EdgeDelivery, run: Callable[[Any], Awaitable[Outcome[Any]]]
+    given: ConsumerDelivery, run: Callable[[Any], Awaitable[Outcome[Any]]]
 ) -> Outcome[Any]:
     own: Exception | None = None
     try:

@@ -21,7 +21,7 @@ from ...stores._base import Store
 from .hooks import Place
 from .rules import StoreRules
 
-__all__ = ["JoiningRules"]
+__all__ = ["TransactionModeRules"]
 
 KEY = Key("joined", ("shop",))
 A, B = b"a" * 16, b"b" * 16
@@ -85,7 +85,7 @@ class Joined:
         return self._programs.enter_one(ask)
 
 
-class JoiningRules(StoreRules):
+class TransactionModeRules(StoreRules):
     @pytest.fixture
     def joined(self, tmp_path: Path) -> Iterator[Joined]:
         if "blocking" not in self.modes:

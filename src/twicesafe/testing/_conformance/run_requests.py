@@ -17,8 +17,8 @@ from ..._core.durable.run_requests import (
 from ..._core.protocol import Verdict
 from ..._values.keys import Key
 from ..._values.steps import Step
-from .asking import HOUR, KEY, A, Mine
 from .bench import Script
+from .requests import HOUR, KEY, A, Mine
 
 __all__ = ["PRINT", "failed", "signal", "start", "started", "step", "steps_of", "suspend"]
 

@@ -7,7 +7,7 @@ framing, hop-by-hop fields and what Connection names) are never stored. What is 
 
     b"H" | version (1 byte) | MessagePack [status, [name, value, …], body]
 
-Field lines with CR, LF or NUL are refused when a response is stored and when it is read: a row that was
+Field lines with CR, LF or NUL are refused when a response is stored and when it is read. A row that was
 tampered with is neither replayed nor run again.
 """
 

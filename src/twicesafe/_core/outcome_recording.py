@@ -49,7 +49,7 @@ FAILURES_ALONE: Final = 3
 """How often a request must fail by itself, each time right after a renewal that succeeded."""
 
 RETRY_AT_LEAST: Final = 1.0
-"""Seconds for which it is retried in any case: by then a lost connection has been replaced."""
+"""Seconds for which a recording is always retried. By then a lost connection has been replaced."""
 
 
 class OutcomeRecording:
@@ -71,7 +71,7 @@ class OutcomeRecording:
         """The last answer: an `Ack`, or an exception."""
         self.began = began
         self.until = until
-        """When to give up; None: when the claim is surely over."""
+        """When to give up; None: when the claim has certainly expired."""
         self.refused: Exception | None = None
         """Why it was sent without its payload."""
         self.alone = 0
@@ -139,7 +139,7 @@ class OutcomeRecording:
             self.ask, self.refused = self.whole, None
 
     def _can_retry(self, then: float) -> bool:
-        """Whether it is not recorded yet, and its claim will still be valid at that time."""
+        """True if it is not recorded yet, and its claim will still be valid at that time."""
         until = self.claim.expires if self.until is None else self.until
         return isinstance(self.reply, Exception) and not self.claim.gone and then < until
 
@@ -210,7 +210,7 @@ def _send_alone(one: OutcomeRecording) -> Flow[None]:
 
 
 def _reached(recordings: Sequence[OutcomeRecording]) -> Flow[list[OutcomeRecording]]:
-    """Those whose claims the store can renew. To renew by a millisecond changes no live lease."""
+    """The recordings whose claims the store can renew. A renewal by a millisecond changes no live lease."""
     asks = [Renew(one.ask.id, one.ask.owner, one.ask.fence, 1) for one in recordings]
     if len(asks) == 1:
         try:

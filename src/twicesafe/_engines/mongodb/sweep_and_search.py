@@ -1,7 +1,7 @@
 """Requests about many records: sweep, survey, browse, count, and the audit log.
 
-MongoDB selects and sorts; `matches` has the last word on what a search finds. Only the ids and ``ttl`` have an index, so a
-search reads the collection.
+MongoDB selects and sorts, and `matches` decides about each document. Only the ids and ``ttl`` have an
+index, so a search reads the whole collection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
 from .documents import Document, DriverCall, bulk, delete_of, find, record_of
 
-__all__ = ["Searches"]
+__all__ = ["SweepAndSearch"]
 
 PAGE: Final = 500
 """Documents that are read at once."""
@@ -33,7 +33,7 @@ _NEWEST: Final = [("created_at", -1), ("_id", -1)]
 _BY_ID: Final = [("_id", 1)]
 
 
-class Searches(VersionedPrograms):
+class SweepAndSearch(VersionedPrograms):
     """The base class of `MongodbPrograms`."""
 
     # -- the sweep ------------------------------------------------------------------------------

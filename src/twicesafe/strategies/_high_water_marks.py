@@ -6,7 +6,7 @@
             apply(connection, message)
 
 There is one row per producer, for any number of messages, and it never expires. It is correct only for
-a source that delivers in order: a message that comes after a higher sequence number counts as a
+a source that delivers in order. A message that comes after a higher sequence number counts as a
 repeat, even if it is new.
 """
 

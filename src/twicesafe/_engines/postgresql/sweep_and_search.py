@@ -1,7 +1,6 @@
-"""Sweep and browse: the programs that walk over the whole table of a PostgreSQL store.
-
-No column that changes is indexed, because every claim would pay for the index. A sweep therefore goes
-through the heap by `ctid`, and a page of `browse` sorts by the time of creation.
+"""Requests about many records: sweep and browse. Both read the whole table. (`sql.searching` has the
+others.) No column that changes is indexed, because every claim would pay for the index. So a sweep
+reads the heap in the order of `ctid`, and a page of `browse` sorts by the time of creation.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ..sql.commands import Change, Query
 from ..sql.programs import NOTHING_SWEPT, SqlPrograms
 from .columns import Columns
 
-__all__ = ["HeapWalks"]
+__all__ = ["SweepAndSearch"]
 
 _TURNS: Final = 6
 _PAUSE: Final = 0.02
@@ -25,7 +24,7 @@ _END: Final = "(4294967294,65535)"
 """The last possible `ctid` of a table."""
 
 
-class HeapWalks(SqlPrograms):
+class SweepAndSearch(SqlPrograms):
     """The base class of `PostgresPrograms`."""
 
     _now: str

@@ -1,8 +1,7 @@
-"""The programs that read many records: browse, count, survey, the audit trail and the sweep.
-
-etcd has no index but the order of its keys, so a search reads all records, a page at a time and all at the revision at which
-it began. So what is written meanwhile hides no record and repeats none. Large results have separate keys, so they
-are not read; those of the records that are shown are fetched at the end. `docs/how-to/etcd.md` says
+"""Requests about many records: sweep, survey, browse, count, and the audit log. etcd has no index but
+the order of its keys, so a search reads all records. It reads a page at a time, all at the revision at
+which it began, so a write meanwhile hides no record and repeats none. Large results have separate keys
+and are not read; at the end, those of the records to show are fetched. `docs/how-to/etcd.md` says
 what that costs.
 """
 
@@ -23,13 +22,13 @@ from .messages import CREATE, EQUAL, message
 from .record_layout import Keys, SeenRecord, act_of, effective, row_of
 from .routing import EtcdCall
 
-__all__ = ["RecordSearch"]
+__all__ = ["SweepAndSearch"]
 
 PAGE: Final = 1000
 """Keys of one read."""
 
 
-class RecordSearch:
+class SweepAndSearch:
     """The base class of `EtcdPrograms`."""
 
     def __init__(self, keys: Keys, clock: Callable[[], int]) -> None:

@@ -1,4 +1,4 @@
-"""Deliveries that end in a verdict: what message handlers, task queues and functions share.
+"""Deliveries for queues: each ends in a verdict. Message handlers, task queues and functions share this.
 
 policy_for_redelivery    the policy of work that its queue delivers again
 delivery                 a call of the work, with the decision after a failed attempt
@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .._core.batch import exchange_many
+from .._core.batch import deliver_many
 from .._core.call import Call
 from .._core.consuming.recovery import DeadLetter, Recover, Retry, decide
 from .._core.consuming.verdicts import Verdict, verdict_of
@@ -53,7 +53,7 @@ def policy_for_redelivery(policy: Policy, what: str) -> Policy:
 
 
 def queue_decides(message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
-    """The recovery of a task queue with its own retries: the record adds no back-off to theirs."""
+    """The recovery of a task queue with its own retries: the record adds no back-off of its own."""
     return Retry(after=0)
 
 
@@ -93,8 +93,8 @@ def attempt_error(verdict: Verdict[Any]) -> Exception | None:
 
 
 def pause_of(verdict: Verdict[Any]) -> float:
-    """Seconds to wait before a message is given back to a queue that knows no delay: the worker waits
-    for them, so they are few."""
+    """Seconds to wait before a message is given back to a queue without delays. The worker itself
+    waits, so the time is short."""
     return min(verdict.retry_after or 0.0, LONGEST_PAUSE)
 
 
@@ -129,7 +129,7 @@ def verdicts_on(
 ) -> list[Verdict[Any]]:
     """One verdict per message, in order; claimed and recorded together, as by `process_many`."""
     calls, bad = calls_of(receiver, messages, handler, key, profile, recover)
-    answers = receiver._runtime.run(exchange_many(calls, concurrency)) if calls else []
+    answers = receiver._runtime.run(deliver_many(calls, concurrency)) if calls else []
     return [_verdict(one) for one in merged(len(messages), calls, answers, bad)]
 
 

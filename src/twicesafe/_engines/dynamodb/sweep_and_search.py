@@ -1,7 +1,6 @@
-"""Requests that read the whole table: sweep, survey, browse, count, and the audit log.
-
-All of them use Scan, a page at a time, without results. A filter spares the network, not the bill:
-DynamoDB charges for every item that it reads. `matches` has the last word on what a filter lets pass.
+"""Requests about many records: sweep, survey, browse, count, and the audit log. All of them scan the
+whole table, a page at a time, without results. A filter saves network traffic, but no money: DynamoDB
+charges for every item that it reads. `matches` decides about each item that passes the filter.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
 from .items import Attributes, BotoCall, ConditionFailed, delete, get, item_of, names_of
 
-__all__ = ["TableScans"]
+__all__ = ["SweepAndSearch"]
 
 SHOWN: Final = (
     "id", "scope", "value", "state", "fence", "attempt", "owner", "lease_until", "created_at",
@@ -31,7 +30,7 @@ SHOWN: Final = (
 """All but results and audit trails."""
 
 
-class TableScans(VersionedPrograms):
+class SweepAndSearch(VersionedPrograms):
     """The base class of `DynamodbPrograms`."""
 
     # -- the sweep ------------------------------------------------------------------------------
