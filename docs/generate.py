@@ -1096,7 +1096,7 @@ def cli_page() -> str:
     from typer.main import get_command
 
     from twicesafe._cli import exits, settings
-    from twicesafe._cli.app import app
+    from twicesafe._cli.app import app_of
 
     def section(name: str, command: Any) -> Iterator[str]:
         inner = getattr(command, "commands", None)
@@ -1113,7 +1113,7 @@ def cli_page() -> str:
         said = re.sub(r"(?<!\\)\[/?\w*\]", "`", inspect.cleandoc(command.help)).replace("\\[", "[")
         yield f"## {name}\n\n{said}\n\n{known}"
 
-    every = [p for p in get_command(app).commands["stats"].params if p.name != "help"]
+    every = [p for p in get_command(app_of()).commands["stats"].params if p.name != "help"]
     common = {_shown_as(p): _meaning_of(p) for p in every}
     status = inspect.cleandoc(twicesafe._cli.__doc__ or "").partition("every command:\n\n")[2]
     failing = inspect.cleandoc(exits.__doc__ or "").split("\n\n")[1]
@@ -1139,7 +1139,7 @@ With `--json`, a command prints one document to standard output (`sweep --every`
 
 {_for_users(settings)}
 
-{chr(10).join(section("twicesafe", get_command(app)))}
+{chr(10).join(section("twicesafe", get_command(app_of())))}
 ## JSON
 
 {table("command", "fields", rows=_JSON)}

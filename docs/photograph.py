@@ -207,7 +207,7 @@ PAGES = {
     "dashboard-phone": (PHONE, ""),
     "dashboard-keys": (WIDE, "keys?state=held&state=parked"),
     "dashboard-key": (WIDE, "keys/{story}"),
-    "dashboard-dry-run": (WIDE, "act/release?state=held&state=parked"),
+    "dashboard-dry-run": (WIDE, "actions/release?state=held&state=parked"),
     "dashboard-outbox": (WIDE, "outbox"),
     "dashboard-audit": (WIDE, "audit"),
     "dashboard-running": (WIDE, "running"),

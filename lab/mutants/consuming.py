@@ -317,7 +317,7 @@ def the_late_worker_decides(patch: Patch) -> None:
 @mutant("in transaction mode a crash leaves nothing that counts", STUDY)
 def crashes_are_not_counted(patch: Patch) -> None:
     """A message that kills every worker loops for ever."""
-    patch(Process, "_mark", lambda self, message, call: None)
+    patch(Process, "_mark", lambda self, message, call, elsewhere: None)
 
 
 @mutant("a mark is given back when its transaction begins", STUDY)

@@ -108,11 +108,31 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(line: Line, stream
     assert line("dead-letters", "list", *look, store=False).out.strip().endswith("no dead letters")
 
 
+@pytest.mark.parametrize("verb", ["replay", "discard"])
+def test_all_dead_letters_are_counted_first_and_changed_only_if_told(
+    line: Line, stream: Stream, verb: str
+) -> None:
+    stream.send("bad")
+    consumed(line, stream, "charge")
+    all_ = ("dead-letters", verb, "--all", "--from", stream.dead, "--by", "ana", "--why", "a test")
+    refused = line(*all_)
+    assert refused.status == 2
+    assert "--dry-run" in refused.err
+    assert line(*all_, "--dry-run", "--json").data["matched"] == 1
+    counted = line(*all_, "--dry-run")
+    assert "1 dead letter would be" in counted.out
+    assert "no such customer" in counted.out
+    look = ("list", "--from", stream.dead, "--json")
+    assert len(line("dead-letters", *look, store=False).data["letters"]) == 1
+    assert line(*all_, "--yes").status == 0
+    assert line("dead-letters", *look, store=False).data["letters"] == []
+
+
 def test_discard_removes_for_good(line: Line, stream: Stream) -> None:
     stream.send("bad")
     consumed(line, stream, "charge")
     why = ("--by", "ana", "--why", "a test")
-    ran = line("dead-letters", "discard", "--all", "--from", stream.dead, *why, "--json")
+    ran = line("dead-letters", "discard", "--all", "--from", stream.dead, *why, "--yes", "--json")
     assert ran.data == {"discarded": 1, "unaudited": []}
     (entry,) = line("audit", "--json").data["actions"]
     assert (entry["action"], entry["by"], entry["why"]) == ("discard", "ana", "a test")

@@ -228,7 +228,7 @@ def test_nothing_in_a_key_reaches_the_terminal_raw(
     ran = line("keys", "list", *extra)
     assert ran.status == 0
     assert is_harmless(ran.out)
-    assert "\\x1b" in ran.out or "\\u001b" in ran.out
+    assert "evil\\x1" in ran.out or "\\u001b" in ran.out
 
 
 def test_show_and_acts_escape_too(line: Line, receiver: Receiver):
@@ -496,3 +496,43 @@ def test_an_archived_answer_is_found_in_its_archive(line: Line, receiver: Receiv
     nowhere = line("keys", "show", "tx-9", "--archive", place)
     assert nowhere.status != 0
     assert "no record" in nowhere.err
+
+
+# --- narrow terminals ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 200])
+def test_a_list_fits_the_terminal_and_no_id_is_cut(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, width: int
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    held(receiver, Key("an-order-with-a-long-name", ("acct_7", "POST /charges")))
+    receiver.process("tx-1", lambda: 1)
+    (record,) = receiver.records(state="held")
+    ran = line("keys", "list")
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert [row.split()[0] for row in lines if record.short in row] == [record.short]
+    assert ("state" in lines[0]) == (width >= 40)
+    assert ("tries" in lines[0]) == (width >= 100)
+
+
+@pytest.mark.parametrize("width", [30, 60, 100])
+def test_a_count_is_whole_at_every_width(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, width: int
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    receiver.process_many([str(n) for n in range(12)], lambda m: m, key=lambda m: m)
+    for words in (("stats",), ("top", "--once")):
+        (completed,) = (row for row in line(*words).out.splitlines() if row.startswith("completed"))
+        assert completed.split()[1] == "12"
+        assert ("█" in completed) == (width >= 90)
+
+
+def test_a_key_without_its_scope_is_found_by_the_command_that_the_error_names(
+    line: Line, receiver: Receiver
+):
+    held(receiver, Key("tx 1", ("acct_7",)))
+    ran = line("keys", "show", "tx 1")
+    assert (ran.status, "`twicesafe keys list --value 'tx 1'`" in ran.err) == (1, True)
+    assert "acct_7" in line("keys", "list", "--value", "tx 1").out

@@ -154,7 +154,7 @@ def test_a_real_store_is_measured(line: Line, full: str):
     size = Path(full.removeprefix("sqlite:///")).stat().st_size
     assert sizes["sqlite"]["bytes_per_key"] == pytest.approx(size / COUNT, rel=0.15)
     text = line("plan", *options, store=False).out
-    assert "10,000 newest records" in text
+    assert "2,000 newest records" in text
 
 
 def test_a_store_that_is_missing_or_empty(line: Line):

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -103,6 +103,17 @@ def test_a_message_is_run_recorded_and_acknowledged(setting: Setting) -> None:
     assert seen == [{"cents": 5}]
     assert setting.acknowledged() == ["m-1"]
     assert report == Report(received=1, ran=1)
+
+
+def test_claims_of_recorded_messages_take_no_memory(setting: Setting) -> None:
+    """A run that does not end must not collect the claims of all its messages."""
+    kept: list[int] = []
+    for _ in range(100):
+        setting.send()
+    keeper = setting.receiver._runtime.keeper
+    report = setting.drain(lambda message: kept.append(len(keeper._live)), batch=5, concurrency=5)
+    assert report.ran == 100
+    assert max(kept) <= 10  # of the running batch, and of the one that was just recorded
 
 
 def test_a_repeat_is_acknowledged_without_running(setting: Setting) -> None:
@@ -714,17 +725,50 @@ def test_a_stop_while_it_connects_is_not_lost(setting: Setting) -> None:
         assert consumer.run(lambda message: None).ran == 0
 
 
-async def test_a_handler_that_awaits_something_cancelled_has_failed() -> None:
+def test_a_message_whose_handler_still_runs_after_its_time_out_is_no_dead_letter(
+    setting: Setting,
+) -> None:
+    """A thread cannot be stopped: it keeps its claim, and what it records is the answer."""
+    go = threading.Event()
+
+    def handle(message: Message) -> None:
+        assert go.wait(60) if message.id == "slow" else go.set() is None
+
+    for id_ in ("slow", "other"):
+        setting.send(id=id_)
+    policy = QUICK.replace(timeout=0.05, max_attempts=1)
+    report = setting.drain(handle, concurrency=1, policy=policy)
+    assert setting.dead == []
+    assert report.ran + report.replayed == 2
+    assert sorted(setting.acknowledged()) == ["other", "slow"]
+
+
+async def _await_cancelled() -> None:
+    shared = asyncio.get_running_loop().create_future()
+    shared.cancel()
+    await shared
+
+
+async def _cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("limit", [None, 60])
+@pytest.mark.parametrize("cancel", [_await_cancelled, _cancel_itself])
+async def test_a_handler_that_is_cancelled_from_inside_has_failed(
+    cancel: Callable[[], Awaitable[None]], limit: float | None
+) -> None:
     """It is one message's failure, and no reason for the consumer to end."""
     ran: list[str | None] = []
     dead: list[str] = []
-    shared = asyncio.get_running_loop().create_future()
-    shared.cancel()
 
     async def handle(message: Message) -> None:
         ran.append(message.id)
         if message.id == "bad":
-            await shared
+            await cancel()
 
     broker = MemoryBroker()
     for id_ in ("bad", "good"):
@@ -734,7 +778,7 @@ async def test_a_handler_that_awaits_something_cancelled_has_failed() -> None:
         AsyncConsumer(
             broker.source("orders"),
             receiver=receiver,
-            policy=QUICK.replace(max_attempts=2),
+            policy=QUICK.replace(max_attempts=2, timeout=limit),
             dead_letter=lambda message, error: dead.append(str(error)),
         ) as consumer,
     ):
@@ -742,6 +786,43 @@ async def test_a_handler_that_awaits_something_cancelled_has_failed() -> None:
     assert (report.ran, report.retried, report.dead) == (1, 1, 1)
     assert sorted(map(str, ran)) == ["bad", "bad", "good"]
     assert "was cancelled" in dead[0]
+
+
+async def test_a_handler_that_has_ended_is_done_although_it_cancelled_itself() -> None:
+    broker = MemoryBroker()
+    broker.send("orders", b"{}", id="odd")
+
+    async def handle(message: Message) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async with (
+        AsyncReceiver.open("memory://") as receiver,
+        AsyncConsumer(broker.source("orders"), receiver=receiver, policy=QUICK) as consumer,
+    ):
+        report = await consumer.drain(handle, idle=0.05)
+    assert (report.ran, report.retried) == (1, 0)
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled_by_the_time_out() -> None:
+    broker, dead = MemoryBroker(), []
+    broker.send("orders", b"{}", id="slow")
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(3600)
+
+    async with (
+        AsyncReceiver.open("memory://") as receiver,
+        AsyncConsumer(
+            broker.source("orders"),
+            receiver=receiver,
+            policy=QUICK.replace(max_attempts=1, timeout=0.05),
+            dead_letter=lambda message, error: dead.append(str(error)),
+        ) as consumer,
+    ):
+        await consumer.drain(handle, idle=0.05)
+    assert "TimeoutError" in dead[0]
 
 
 def test_each_failure_to_publish_a_dead_letter_is_an_event() -> None:

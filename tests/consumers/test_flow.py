@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
+import pytest
+
 from twicesafe import Key, Policy
 from twicesafe._core.call import Call
 from twicesafe._core.commands import PerformMany, Raised, Returned, Sleep
@@ -266,3 +268,29 @@ def test_acknowledgements_that_wait_count_as_held() -> None:
     bench.happens()
     assert [type(one) for one in bench.sent[-2:]] == [Acknowledge, FetchMessages]
     assert bench.sent[-1].most == 1
+
+
+def test_the_first_fetch_begins_at_once() -> None:
+    assert Bench().waits.seconds == 0
+
+
+@pytest.mark.parametrize("rest", [4, 6])
+def test_a_message_that_was_not_extended_in_time_is_marked_before_it_starts_again(
+    rest: int,
+) -> None:
+    """The broker may have delivered it elsewhere, and a worker may have died in it there."""
+    asked: list[bool] = []
+
+    def mark(message: Message, call: Call, elsewhere: bool) -> None:
+        asked.append(elsewhere)
+
+    bench = Bench(leases=False, patience=lambda: 3.0, mark=mark)
+    bench.fetched(message("a"))
+    ((number, _),) = bench.started()
+    bench.happens(HandlerEnded(number, Raised(Retry(after=rest))))
+    bench.now = 5  # it is extended now, and that may be too late
+    bench.happens()
+    bench.now = 7
+    bench.happens()
+    assert len(bench.started()) == 1
+    assert asked == [False, True]

@@ -149,6 +149,24 @@ def test_more_than_ten_come_in_one_fetch_and_are_deleted(queue: Callable[..., Qu
     assert len(source.fetch(10, 0)) == 2
 
 
+def test_an_outage_after_the_first_ten_keeps_them(queue: Callable[..., Queue]):
+    """Else nobody would handle them before their visibility timeout."""
+    orders = queue()
+    orders.put(*map(str, range(12)))
+    source = orders.source()
+    receive, asked = source._receive, []
+
+    def once(most: int, wait: int) -> list[Received]:
+        asked.append(most)
+        if len(asked) > 1:
+            raise BrokerUnavailableError("gone")
+        return receive(most, wait)
+
+    source._receive = once  # type: ignore[method-assign]
+    assert len(source.fetch(100, 1)) == 10
+    source.close()
+
+
 def test_what_is_not_acknowledged_comes_again_and_is_counted(queue: Callable[..., Queue]):
     orders = queue(VisibilityTimeout="1")
     orders.put("a")

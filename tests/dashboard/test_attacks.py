@@ -52,8 +52,8 @@ PATHS = (
     "/keys?state=parked",
     "/audit",
     "/outbox",
-    "/act/release",
-    "/act/resolve?state=held",
+    "/actions/release",
+    "/actions/resolve?state=held",
 )
 
 
@@ -126,7 +126,7 @@ async def test_a_form_from_elsewhere_changes_nothing(visit: Enter, receiver: Rec
 @pytest.mark.attack("D18")
 async def test_nothing_is_changed_by_a_get(visit: Enter, receiver: Receiver, held: Any):
     key, visitor = held("tx-1"), visit()
-    for path in (f"/keys/{key.id.hex()}/release?by=a&why=b", "/act/release?by=a&why=b&count=1"):
+    for path in (f"/keys/{key.id.hex()}/release?by=a&why=b", "/actions/release?by=a&why=b&count=1"):
         await visitor.get(path)
     assert receiver.audit(key) == []
 
@@ -221,8 +221,8 @@ async def test_readers_cannot_act(visit: Enter, receiver: Receiver, held: Any):
         page = await visitor.get(path)
         assert page.status_code == 200
         assert 'method="post"' not in page.text
-    assert (await visitor.get("/act/release")).status_code == 403
-    for path in (f"/keys/{key.id.hex()}/release", "/act/release", f"/outbox/{'0' * 32}/skip"):
+    assert (await visitor.get("/actions/release")).status_code == 403
+    for path in (f"/keys/{key.id.hex()}/release", "/actions/release", f"/outbox/{'0' * 32}/skip"):
         sent = await visitor.send(path, count="1", state="held", **SIGNED)
         assert sent.status_code == 403
     assert receiver.audit(key) == []
@@ -246,7 +246,7 @@ async def test_a_large_form_is_not_read_whole(visit: Enter, held: Any):
     many = "&".join(f"a{n}=1" for n in range(500))
     kind = {"content-type": "application/x-www-form-urlencoded"}
     assert (
-        await visitor.client.post("/act/release", content=many, headers=kind)
+        await visitor.client.post("/actions/release", content=many, headers=kind)
     ).status_code == 400
 
 

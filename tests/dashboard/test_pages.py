@@ -135,7 +135,9 @@ async def test_on_a_server_too(engine: str, request: pytest.FixtureRequest):
         assert "tx-1" in (await visitor.get("/keys?state=parked")).text
         for path in re.findall(r'href="(/keys/[0-9a-f]+)"', (await visitor.get("/keys")).text):
             assert (await visitor.get(path)).status_code == 200
-        done = await visitor.send("/act/release", "/act/release", count="1", by="ana", why="ok")
+        done = await visitor.send(
+            "/actions/release", "/actions/release", count="1", by="ana", why="ok"
+        )
         assert "1 key changed" in words(done)
         assert "ana" in words(await visitor.get("/audit"))
         assert (await visitor.get("/")).status_code == 200
@@ -209,7 +211,7 @@ async def test_a_store_that_does_not_answer_is_said(
     assert "1 check needs a look" in words(home)
 
 
-@pytest.mark.parametrize("path", ["/", "/keys", "/keys/" + 64 * "0", "/act/release", "/audit"])
+@pytest.mark.parametrize("path", ["/", "/keys", "/keys/" + 64 * "0", "/actions/release", "/audit"])
 async def test_a_closed_receiver_is_not_the_visitors_fault(path: str):
     receiver = Receiver.open("memory://")
     visitor = Visitor(dashboard(receiver, resolve_access=lambda _: ALL))
@@ -262,7 +264,7 @@ async def test_to_look_creates_no_tables(visit: Enter, receiver: Receiver, tmp_p
 
     before = tables()
     visitor = visit()
-    for path in ("/", "/keys", "/outbox", "/audit", "/act/release"):
+    for path in ("/", "/keys", "/outbox", "/audit", "/actions/release"):
         await visitor.get(path)
     assert tables() == before
 

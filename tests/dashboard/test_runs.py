@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.dashboard.conftest import words
-from tests.dashboard.test_acts import Enter, act
+from tests.dashboard.test_actions import Enter, act
 from twicesafe import (
     CompensatedError,
     CompensationFailedError,
@@ -131,4 +131,4 @@ async def test_a_reader_sees_the_steps_and_cannot_act(visit: Enter, waiting: Any
 
 @pytest.mark.parametrize("name", ["restart", "signal", "skip"])
 async def test_acts_of_runs_are_for_one_key_only(visit: Enter, name: str):
-    assert (await visit().get(f"/act/{name}")).status_code == 404
+    assert (await visit().get(f"/actions/{name}")).status_code == 404

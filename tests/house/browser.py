@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import http.server
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,9 @@ SWITCHES: Final = [
 ]
 
 SEARCH: Final = re.compile(r"/search_index\.json$|/workers/search\.")
-"""Not loaded: an index of all pages, made again for each of them."""
+"""Empty here: an index of all pages, made again for each of them."""
+
+TABS: Final = 4
 
 LOOK: Final = """() => {
     const text = (node) => node.textContent.trim().slice(0, 60);
@@ -44,8 +47,21 @@ LOOK: Final = """() => {
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    """Left out here, not by a route of playwright: that would stop every request, and switch the cache off."""
+
     def log_message(self, *words: Any) -> None:
         pass
+
+    def do_GET(self) -> None:
+        if SEARCH.search(self.path):
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=600")
+        super().end_headers()
 
 
 @contextmanager
@@ -61,16 +77,16 @@ def served(site: Path) -> Iterator[str]:
             thread.join()
 
 
-class Browser:
-    """Opens one page after another and remembers every request that left this machine."""
+class Requests:
+    """Remembers every request that left this machine, and every one that failed."""
 
-    def __init__(self, page: Any, home: str) -> None:
-        self.page, self._home = page, home
+    def __init__(self) -> None:
         self.left: list[str] = []
         self.failed: list[str] = []
-        page.route(SEARCH, lambda route: route.abort())
-        page.on("request", self._asked)
-        page.on("response", self._answered)
+
+    def listen(self, to: Any) -> None:
+        to.on("request", self._asked)
+        to.on("response", self._answered)
 
     def _asked(self, request: Any) -> None:
         url = urlsplit(request.url)
@@ -80,6 +96,15 @@ class Browser:
     def _answered(self, response: Any) -> None:
         if response.status >= 400 and not response.url.endswith("/favicon.ico"):
             self.failed.append(f"{response.status} {response.url}")
+
+
+class Browser(Requests):
+    """Opens one page after another."""
+
+    def __init__(self, page: Any, home: str) -> None:
+        super().__init__()
+        self.page, self._home = page, home
+        self.listen(page)
 
     def look(self, path: str, *widths: int) -> list[dict[str, Any]]:
         """What there is to say about a page, at each width."""
@@ -94,13 +119,58 @@ class Browser:
 
 @contextmanager
 def opened(home: str, **settings: Any) -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is installed (./dev servers)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    playwright = _needed("playwright.sync_api")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=SWITCHES)
+        browser = driver.chromium.launch(executable_path=_program(), args=SWITCHES)
         try:
             yield Browser(browser.new_page(**settings), home)
         finally:
             browser.close()
+
+
+class Looks(Requests):
+    """What there is to say about every page, at each width. Several tabs share the work."""
+
+    def __init__(self, home: str, widths: Sequence[int]) -> None:
+        super().__init__()
+        self._home, self._widths = home, widths
+        self.seen: dict[str, list[dict[str, Any]]] = {}
+
+    @classmethod
+    def at(cls, home: str, paths: Iterable[str], *widths: int) -> Looks:
+        looks = cls(home, widths)
+        asyncio.run(looks._look_at_all(list(paths)))
+        return looks
+
+    async def _look_at_all(self, paths: list[str]) -> None:
+        playwright = _needed("playwright.async_api")
+        async with playwright.async_playwright() as driver:
+            browser = await driver.chromium.launch(executable_path=_program(), args=SWITCHES)
+            context = await browser.new_context(viewport={"width": self._widths[0], "height": 900})
+            self.listen(context)
+            paths.reverse()
+            await asyncio.gather(*(self._tab(context, paths) for _ in range(TABS)))
+            await browser.close()
+
+    async def _tab(self, context: Any, paths: list[str]) -> None:
+        page, widths = await context.new_page(), list(self._widths)
+        while paths:
+            path = paths.pop()
+            at = {}
+            await page.goto(self._home + path)
+            for width in widths:
+                await page.set_viewport_size({"width": width, "height": 900})
+                at[width] = await page.evaluate(LOOK)
+            self.seen[path] = [at[width] for width in self._widths]
+            widths.reverse()  # the next page starts at the width of this one: a resize takes as long as a look
+
+
+def _program() -> str:
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is installed (./dev servers)")
+    return program
+
+
+def _needed(module: str) -> Any:
+    return pytest.importorskip(module, reason="playwright is not installed")

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from tests.house.browser import opened, served
+from tests.house.browser import Looks, served
 from tests.house.repository import ROOT
 from tests.house.test_site import build
 
@@ -22,8 +22,9 @@ def test_every_page_is_readable(tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     pages = sorted(page.relative_to(tmp_path).as_posix() for page in tmp_path.rglob("*.html"))
     assert len(pages) > 60
-    with served(tmp_path) as home, opened(home) as browser:
-        seen = {page: browser.look(page, DESKTOP, PHONE) for page in pages}
+    with served(tmp_path) as home:
+        looks = Looks.at(home, pages, DESKTOP, PHONE)
+    seen = looks.seen
     desktop = {page: at[0] for page, at in seen.items()}
     problems = {
         f"scrolls sideways at {DESKTOP} px": _with(desktop, "page"),
@@ -32,8 +33,8 @@ def test_every_page_is_readable(tmp_path: Path):
         "a picture is missing": _with(desktop, "pictures"),
         "raw source instead of a picture": _with(desktop, "raw"),
         "a link leads nowhere": dead_links(desktop, tmp_path, home),
-        "a request left the machine": browser.left,
-        "something was not found": browser.failed,
+        "a request left the machine": looks.left,
+        "something was not found": looks.failed,
     }
     assert {what: where for what, where in problems.items() if where} == {}
 
@@ -72,13 +73,14 @@ BAD = """<!doctype html><title>bad</title><body style="margin:0"><div style="wid
 
 def test_a_bad_page_would_be_seen(tmp_path: Path):
     (tmp_path / "index.html").write_text(BAD.format(line="x" * 300))
-    with served(tmp_path) as home, opened(home) as browser:
-        (at,) = browser.look("index.html", PHONE)
+    with served(tmp_path) as home:
+        looks = Looks.at(home, ["index.html"], PHONE)
+        (at,) = looks.seen["index.html"]
         assert at["page"] > 0
         assert at["code"] == ["x" * 60]
         assert at["pictures"] == [f"{home}gone.svg"]
         assert at["raw"] == ["graph TD"]
-        assert browser.left == ["http://elsewhere.invalid/x.js"]
-        assert browser.failed == [f"404 {home}gone.svg"]
+        assert looks.left == ["http://elsewhere.invalid/x.js"]
+        assert looks.failed == [f"404 {home}gone.svg"]
         assert _with({"index.html": at}, "page") == {"index.html": at["page"]}
         assert dead_links({"index.html": at}, tmp_path, home) == [f"index.html: {home}nowhere/"]

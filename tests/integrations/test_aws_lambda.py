@@ -102,6 +102,25 @@ def test_only_failed_messages_are_delivered_again(handler: Any, ran: list[str]) 
     assert sorted(ran) == ["a", "b", "b", "c"]
 
 
+def test_what_is_claimed_with_others_starts_only_while_there_is_time(receiver: Receiver) -> None:
+    """It did not start, so it has used up no attempt."""
+    started: list[tuple[str, int]] = []
+    context = Context(5_000)
+
+    @batch_handler(receiver, scope=("test",))
+    def handle(message: Message) -> None:
+        claim = current_claim()
+        assert claim is not None
+        started.append((message.position, claim.attempt))
+        context.millis = [900]
+
+    event = {"Records": [sqs("a"), sqs("b")]}
+    assert failed(handle(event, context)) == ["b"]
+    context.millis = [5_000]
+    assert failed(handle(event, context)) == []
+    assert started == [("a", 1), ("b", 1)]
+
+
 def test_after_the_last_attempt_it_is_listed_and_not_run(handler: Any, ran: list[str]) -> None:
     for count in (1, 2, 3, 4):
         event = {"Records": [sqs("b", "bad", count)]}
@@ -198,7 +217,7 @@ def test_a_dead_letter_ends_the_message_once_it_was_taken(receiver: Receiver) ->
 
 def test_nothing_starts_when_the_invocation_is_about_to_end(handler: Any, ran: list[str]) -> None:
     event = {"Records": [fifo("1", "x"), fifo("2", "x"), fifo("3", "x")]}
-    assert failed(handler(event, Context(5000, 900))) == ["2", "3"]
+    assert failed(handler(event, Context(5000, 5000, 900))) == ["2", "3"]
     assert ran == ["1"]
     assert failed(handler(event, Context())) == []
     assert ran == ["1", "2", "3"]

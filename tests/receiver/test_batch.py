@@ -26,7 +26,7 @@ from twicesafe import (
     current_claim,
 )
 from twicesafe import events as ev
-from twicesafe._core.commands import Sleep
+from twicesafe._core.commands import LostBeforeStartError, Sleep
 from twicesafe._core.protocol import ClaimRequest
 from twicesafe._values.owner_token import is_ahead, new_owner, new_owner_ahead
 
@@ -266,6 +266,19 @@ def test_claims_made_ahead_by_a_dead_worker_were_no_attempts(bench: Bench) -> No
     outcomes = bench.process_many(messages(*"abcdef"), seen, key=by_id, concurrency=2)
     assert [outcome.attempt for outcome in outcomes] == [1] * 6
     assert set(seen.starts.values()) == {(1, Cause.LEASE_EXPIRED)}
+
+
+@MEMORY
+def test_claims_that_expired_before_their_start_were_no_attempts(bench: Bench) -> None:
+    def handle(message: dict[str, Any]) -> None:
+        if message["id"] == "a":
+            bench.clock.advance(1000)
+
+    bench.receiver = bench.new_receiver(bench.store, worker_clock=bench.clock.worker)
+    answers = bench.process_many(messages(*"abc"), handle, key=by_id, concurrency=1)
+    assert [type(answer.error) for answer in answers[1:]] == [LostBeforeStartError] * 2
+    again = bench.process_many(messages(*"bc"), double, key=by_id)
+    assert [answer.attempt for answer in again] == [1, 1]
 
 
 @MEMORY

@@ -79,16 +79,25 @@ class GivenKafka(Kafka):
 
 
 _MOCK = """
-import sys, time
-from confluent_kafka import Producer
-producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "", "log_level": 0})
-metadata = producer.list_topics(timeout=20)
-broker = next(iter(metadata.brokers.values()))
+import ctypes, ctypes.util, signal, sys
+from importlib.metadata import files
+
+bundled = [file for file in files("confluent-kafka") if file.name.startswith("librdkafka")]
+kafka = ctypes.CDLL(str(bundled[0].locate()) if bundled else ctypes.util.find_library("rdkafka"))
+kafka.rd_kafka_conf_new.restype = kafka.rd_kafka_new.restype = ctypes.c_void_p
+kafka.rd_kafka_mock_cluster_new.restype = ctypes.c_void_p
+kafka.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+pointer = ctypes.c_void_p
+client = pointer(kafka.rd_kafka_new(0, pointer(kafka.rd_kafka_conf_new()), None, 0))
+kafka.rd_kafka_set_log_level(client, 0)
+cluster = pointer(kafka.rd_kafka_mock_cluster_new(client, 1))
+kafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 100)
 with open(sys.argv[1], "w") as file:
-    file.write(f"{broker.host}:{broker.port}\\n")
+    file.write(kafka.rd_kafka_mock_cluster_bootstraps(cluster).decode() + "\\n")
 while True:
-    producer.poll(1)
+    signal.pause()
 """
+"""By its C interface: what Python can start makes every new group wait three seconds for more members."""
 
 
 class MockKafka(Kafka):

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+from redis import Redis
+
 from twicesafe import Receiver
+from twicesafe._cli.stats import _screenful
 from twicesafe._core.protocol import Count, Survey
-from twicesafe._engines.redis.key_search import NODES
+from twicesafe._engines.redis.key_search import NODES, TOGETHER
 from twicesafe._engines.redis.programs import RedisPrograms
+from twicesafe._engines.redis.routing import PlainCommand, ScriptCall
 from twicesafe._engines.redis.scripts import Scripts
 from twicesafe._values.records import State
 
@@ -17,7 +23,9 @@ def test_the_nodes_of_a_cluster_are_searched_at_the_same_time(valkey_cluster_url
         receiver.process_many([str(n) for n in range(60)], lambda m: m, key=lambda m: m)
         asked: list[set[int]] = []
         receiver.store._tap = lambda when, calls: (  # type: ignore[attr-defined]
-            asked.append({call.node for call in calls}) if when == "before" else None
+            asked.append({call.node for call in calls if type(call) is ScriptCall})
+            if when == "before"
+            else None
         )
         assert receiver.count() == 60
         assert receiver.stats().by_state == {State.COMPLETED: 60}
@@ -43,12 +51,15 @@ class _Nodes:
             return end.value
 
     def _slice(self, call: Any) -> Any:
+        if type(call) is PlainCommand:
+            self.round_trips -= 1  # INFO
+            return b"# Cluster\r\ncluster_enabled:1\r\n"
         if call.node >= len(self._slices):
             return None
-        cursor, what = int(call.args[1]), call.args[4]
+        cursor, asked = int(call.args[1]), msgspec.msgpack.decode(call.args[5])
         following = (cursor + 1) % self._slices[call.node]
-        answer = 1 if what == b"count" else [1, *[0] * 15, 0, 1000 + call.node]
-        return [5000, b"%d" % following, [], answer]
+        answers = {"count": 1, "survey": [1, *[0] * 15, 0, 1000 + call.node]}
+        return [5000, b"%d" % following, [], *(answers[one["what"]] for one in asked)]
 
 
 def test_every_slice_of_every_node_is_searched_once():
@@ -59,3 +70,68 @@ def test_every_slice_of_every_node_is_searched_once():
         assert nodes.round_trips <= max(slices) + len(slices) // NODES
         stats = _Nodes(slices).answer(programs.survey(Survey()))
         assert stats.by_state == {State.IN_PROGRESS: sum(slices)}
+
+
+def _searches(receiver: Receiver) -> list[ScriptCall]:
+    """The calls of the search from now on."""
+    calls: list[ScriptCall] = []
+    search = receiver.store.programs.scripts.search  # type: ignore[attr-defined]
+
+    def tap(when: str, sent: list[Any]) -> None:
+        if when == "before":
+            calls.extend(c for c in sent if type(c) is ScriptCall and c.script is search)
+
+    receiver.store._tap = tap  # type: ignore[attr-defined]
+    return calls
+
+
+def test_a_screen_of_several_questions_takes_one_scan(own_server: Any):
+    with Receiver.open(own_server("valkey").url) as receiver:
+        receiver.process_many([str(n) for n in range(9)], lambda m: m, key=lambda m: m)
+        calls = _searches(receiver)
+        receiver.doctor()
+        assert len(calls) == NODES, "one slice of each node that there may be"
+        calls.clear()
+        look, _ = _screenful(receiver, 80, None)
+        assert (look.stats.total, len(calls)) == (9, NODES)
+
+
+@pytest.mark.parametrize("size", [10, 5000], ids=["small", "large"])
+def test_records_are_found_whatever_their_size(valkey_url: str, size: int):
+    """Small ones are read together, large ones one by one."""
+    names = [str(n) for n in range(2 * TOGETHER + 7)]
+    with Receiver.open(valkey_url) as receiver:
+        receiver.process_many(names, lambda m: "x" * size, key=lambda m: m)
+        receiver.process("large", lambda: "x" * 200_000)
+        with receiver.claim("held") as claim:
+            claim.hold("not known")
+        assert receiver.stats().by_state == {State.COMPLETED: len(names) + 1, State.HELD: 1}
+        assert [record.value for record in receiver.records(state="held")] == ["held"]
+        assert receiver.count(value="7") == receiver.count(value="large") == 1
+        assert receiver.count(error="not known") == 1
+
+
+def test_a_user_that_may_not_read_many_at_once_searches_too(own_server: Any):
+    server = own_server("valkey")
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-mget")
+    with Receiver.open(f"redis://app:pw@127.0.0.1:{server.port}/0") as receiver:
+        receiver.process_many(["a", "b"], lambda m: m, key=lambda m: m)
+        assert receiver.count() == receiver.stats().total == 2
+
+
+def test_a_cluster_of_one_node_stays_usable_after_a_search(own_server: Any):
+    """Valkey 9.1 refuses all keys to all scripts after one of them has asked for keys of two slots at once."""
+    server = own_server("valkey", cluster_enabled="yes")
+    with server.client() as admin:
+        admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        _until_usable(admin)
+    with Receiver.open(server.url) as receiver:
+        receiver.process_many([str(n) for n in range(9)], lambda m: m, key=lambda m: m)
+        assert receiver.count() == 9
+        assert receiver.process("one more", lambda: 1).value == 1
+
+
+def _until_usable(admin: Redis) -> None:
+    while b"cluster_state:ok" not in admin.execute_command("CLUSTER", "INFO"):
+        pass

@@ -208,7 +208,7 @@ class Monitor:
             world.say(f"✝  {copy.position} is dead-lettered: {error}")
         behind = isinstance(error, Behind)
         world.seen["outcome", "followed the dead" if behind else "dead-lettered"] += 1
-        if work.done and (world.plan.partitions or not behind):
+        if start.was_done and (world.plan.partitions or not behind):
             broken("done is not dead", f"{copy.position} is published: {error}")
         row = self._row(work.key.id)
         other = None

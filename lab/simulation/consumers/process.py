@@ -181,9 +181,9 @@ class Process(Actor):
             self.clock, _ignore, False, decide=decide(default_recovery, message, policy),
         )  # fmt: skip
 
-    def _mark(self, message: Message, call: Call) -> Call | None:
+    def _mark(self, message: Message, call: Call, elsewhere: bool) -> Call | None:
         """As the consumers decide it: what was not delivered before needs no mark."""
-        if message.deliveries == 1 and self.world.plan.max_attempts > 1:
+        if message.deliveries == 1 and not elsewhere and self.world.plan.max_attempts > 1:
             return None
         self.world.seen["outcome", "marked"] += 1
         mark = self.world.copies[message.position].work.mark

@@ -87,7 +87,7 @@ class Start:
 
     __slots__ = (
         "claim", "committing", "copy", "dead", "died", "dies_for", "ended", "failed", "how", "left",
-        "process", "receipt", "recorded", "suspect", "work",
+        "process", "receipt", "recorded", "suspect", "was_done", "work",
     )  # fmt: skip
 
     def __init__(self, process: Any, receipt: Any, claim: ActiveClaim | None, dead: bool) -> None:
@@ -98,6 +98,8 @@ class Start:
         self.claim = claim
         self.dead = dead
         """It publishes the message to the dead letters."""
+        self.was_done = self.work.done
+        """When it started. The record of a worker that died may arrive while the letter is on its way."""
         self.suspect = claim is not None and claim.cause is Cause.LEASE_EXPIRED
         self.committing = False
         """Transaction mode: its COMMIT is under way."""

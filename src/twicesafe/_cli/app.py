@@ -1,8 +1,12 @@
-"""The list of commands, and `run`, which parses a command line, runs it and reports errors."""
+"""The list of commands, and `run`, which parses a command line, runs it and reports errors.
+
+Only the module of the command that is called is imported: an operator's question shall not wait for the rest.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import platform
 import sys
@@ -14,56 +18,25 @@ import typer.completion
 import typer.core
 
 from .. import __version__
-from . import (
-    archive,
-    bench,
-    complete,
-    config_command,
-    consume,
-    dashboard,
-    dead_letters,
-    demo,
-    follow,
-    health,
-    key_actions,
-    keys,
-    maintenance,
-    outbox,
-    plan,
-    proxy,
-    reencrypt,
-    runs,
-    stats,
-    verify,
-)
 from .exits import DONE, NO, report_error
 from .options import JsonOption, flag
 from .output import Screen
 
-__all__ = ["app", "run"]
+__all__ = ["app_of", "run"]
 
 
 class _InOrder(typer.core.TyperGroup):
     """Lists commands as the table below does; Typer would list those with subcommands last."""
 
     def list_commands(self, _: Any) -> list[str]:
-        return [name for commands in _COMMANDS.values() for name in commands]
+        return [
+            name for commands in _COMMANDS.values() for name in commands if name in self.commands
+        ]
 
 
-app = typer.Typer(
-    name="twicesafe",
-    cls=_InOrder,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-
-
-@app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, flag("--version", help="Print the version.")] = False,
+    show_version: Annotated[bool, flag("--version", help="Print the version.")] = False,
 ) -> None:
     """Idempotent receiver: a repeat gets the first answer instead of a second effect.
 
@@ -71,13 +44,13 @@ def _root(
 
     Exit status: 0 success, 1 refused or check failed, 2 wrong usage, 3 store unavailable.
     """
-    if version:
-        _version(json=False)
+    if show_version:
+        version(json=False)
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-def _version(json: JsonOption = False) -> None:
+def version(json: JsonOption = False) -> None:
     """Print the version.
 
     Example: [cyan]twicesafe version --json[/]
@@ -94,106 +67,134 @@ def _show_help(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-def _group(words: str, commands: dict[str, Any]) -> typer.Typer:
+class _Group:
     """A command with subcommands. Without one of them it shows its help."""
-    group = typer.Typer(
-        help=words, callback=_show_help, invoke_without_command=True, rich_markup_mode="rich"
-    )
-    for name, function in commands.items():
-        group.command(name)(function)
-    return group
+
+    def __init__(self, words: str, commands: dict[str, str]) -> None:
+        self._words, self._commands = words, commands
+
+    def app_of(self, called: str) -> typer.Typer:
+        group = typer.Typer(
+            help=self._words,
+            callback=_show_help,
+            invoke_without_command=True,
+            rich_markup_mode="rich",
+        )
+        for name in [called] if called in self._commands else self._commands:
+            group.command(name)(_function(self._commands[name]))
+        return group
 
 
-_KEYS: Final = _group(
+def _function(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), name)
+
+
+_KEYS: Final = _Group(
     "List and show keys; release, resolve or forget one; signal, skip or restart a durable run; "
     "re-encrypt or archive answers.\n\nA key is identified by its value and its scope. "
     "Example: [cyan]twicesafe keys list --state held[/]",
     {
-        "list": keys.list_keys,
-        "show": keys.show_key,
-        "release": key_actions.release_key,
-        "resolve": key_actions.resolve_key,
-        "forget": key_actions.forget_key,
-        "signal": runs.signal_run,
-        "skip": runs.skip_step,
-        "restart": runs.restart_run,
-        "reencrypt": reencrypt.reencrypt_keys,
-        "archive": archive.archive_keys,
+        "list": "keys:list_keys",
+        "show": "keys:show_key",
+        "release": "key_actions:release_key",
+        "resolve": "key_actions:resolve_key",
+        "forget": "key_actions:forget_key",
+        "signal": "runs:signal_run",
+        "skip": "runs:skip_step",
+        "restart": "runs:restart_run",
+        "reencrypt": "reencrypt:reencrypt_keys",
+        "archive": "archive:archive_keys",
     },
 )
-_OUTBOX: Final = _group(
+_OUTBOX: Final = _Group(
     "Show the outbox; resume parked lanes.\n\nA lane holds the messages of one key, in order. "
     "Example: [cyan]twicesafe outbox status[/]",
     {
-        "status": outbox.status,
-        "relays": outbox.relays,
-        "parked": outbox.parked,
-        "retry": outbox.retry,
-        "skip": outbox.skip,
+        "status": "outbox:status",
+        "relays": "outbox:relays",
+        "parked": "outbox:parked",
+        "retry": "outbox:retry",
+        "skip": "outbox:skip",
     },
 )
-_DEAD_LETTERS: Final = _group(
+_DEAD_LETTERS: Final = _Group(
     "List and show dead letters; replay or discard them.\n\nA dead letter is a message that a consumer "
     "gave up on. Example: [cyan]twicesafe dead-letters list --from "
     "'kafka://localhost:9092?topics=orders.dead&group=ops'[/]",
     {
-        "list": dead_letters.list_letters,
-        "show": dead_letters.show,
-        "replay": dead_letters.replay,
-        "discard": dead_letters.discard,
+        "list": "dead_letters:list_letters",
+        "show": "dead_letters:show",
+        "replay": "dead_letters:replay",
+        "discard": "dead_letters:discard",
     },
 )
-_CONFIG: Final = _group(
+_CONFIG: Final = _Group(
     "Check and show the settings file; print its JSON schema.\n\nExample: [cyan]twicesafe config check[/]",
     {
-        "check": config_command.check,
-        "show": config_command.show,
-        "schema": config_command.print_schema,
+        "check": "config_command:check",
+        "show": "config_command:show",
+        "schema": "config_command:print_schema",
     },
 )
 
-_COMMANDS: Final[dict[str, dict[str, Any]]] = {
+_COMMANDS: Final[dict[str, dict[str, str | _Group]]] = {
     "Run": {
-        "proxy": proxy.proxy,
-        "consume": consume.consume,
-        "relay": outbox.relay,
-        "complete": complete.complete,
-        "follow": follow.follow,
-        "dashboard": dashboard.dashboard,
+        "proxy": "proxy:proxy",
+        "consume": "consume:consume",
+        "relay": "outbox:relay",
+        "complete": "complete:complete",
+        "follow": "follow:follow",
+        "dashboard": "dashboard:dashboard",
     },
     "Look and decide": {
         "keys": _KEYS,
         "outbox": _OUTBOX,
         "dead-letters": _DEAD_LETTERS,
-        "stats": stats.stats,
-        "top": stats.top,
-        "audit": stats.audit,
+        "stats": "stats:stats",
+        "top": "stats:top",
+        "audit": "stats:audit",
     },
     "Keep it healthy": {
-        "doctor": maintenance.doctor,
-        "health": health.health,
-        "sweep": maintenance.sweep,
-        "migrate": maintenance.migrate,
-        "alerts": health.alerts,
-        "grafana": health.grafana,
+        "doctor": "maintenance:doctor",
+        "health": "health:health",
+        "sweep": "maintenance:sweep",
+        "migrate": "maintenance:migrate",
+        "alerts": "health:alerts",
+        "grafana": "health:grafana",
     },
     "Plan and try": {
-        "plan": plan.plan,
+        "plan": "plan:plan",
         "config": _CONFIG,
-        "bench": bench.bench,
-        "verify": verify.verify,
-        "demo": demo.demo,
-        "version": _version,
+        "bench": "bench:bench",
+        "verify": "verify:verify",
+        "demo": "demo:demo",
+        "version": "app:version",
     },
 }
 """All commands, under the headings of the help, in the order in which people need them."""
 
-for panel, commands in _COMMANDS.items():
-    for name, it in commands.items():
-        if isinstance(it, typer.Typer):
-            app.add_typer(it, name=name, rich_help_panel=panel)
+
+def app_of(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The application with the command that is called here, or with all of them."""
+    app = typer.Typer(
+        name="twicesafe",
+        cls=_InOrder,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback(invoke_without_command=True)(_root)
+    first, second, *_ = *arguments, "", ""
+    known = {name: panel for panel, commands in _COMMANDS.items() for name in commands}
+    for name in [first] if first in known else known:
+        command = _COMMANDS[known[name]][name]
+        if isinstance(command, str):
+            app.command(name, rich_help_panel=known[name])(_function(command))
         else:
-            app.command(name, rich_help_panel=panel)(it)
+            app.add_typer(command.app_of(second), name=name, rich_help_panel=known[name])
+    return app
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -202,9 +203,10 @@ def run(arguments: Sequence[str]) -> int:
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     screen = Screen("--json" in arguments)
-    if "_TWICESAFE_COMPLETE" in os.environ:
+    completes = "_TWICESAFE_COMPLETE" in os.environ
+    if completes:
         typer.completion.completion_init()  # type: ignore[attr-defined]  # the shells that typer knows
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(app_of(() if completes else arguments))
     try:
         status = command.main(list(arguments), prog_name="twicesafe", standalone_mode=False)
     except BrokenPipeError:

@@ -18,7 +18,8 @@ from rich.text import Text
 from .. import Receiver, Record
 from .._core.bulk_actions import ActionResult, act_on_listed
 from .._core.commands import Flow
-from .._core.searching import Conditions
+from .._core.protocol import Browse, Count
+from .._core.searching import MOST, Conditions
 from .._values.quantities import per_second
 from ..errors import StoreUnavailableError
 from .exits import NO, USAGE, CommandEnded, in_cli_words
@@ -31,6 +32,8 @@ __all__ = ["Bulk", "BulkLimitOption", "DryRunOption", "RateOption", "act_on_all"
 
 SHOWN: Final = 10
 """Keys that are shown before the question, and reasons after the run."""
+PAGE: Final = 10_000
+"""Keys that are listed at once."""
 
 _PANEL = "All keys that match"
 
@@ -87,8 +90,7 @@ def act_on_all(
 ) -> None:
     """``words``: the verb, its past form and the meaning: release, released, "the next delivery …"."""
     verb, done, meaning = words
-    matched = receiver.count(**conditions)
-    listed = _listed(receiver, conditions, bulk.limit)
+    matched, listed = _listed(receiver, conditions, SHOWN if bulk.dry_run else bulk.limit)
     _announce(screen, listed, matched, bulk)
     if bulk.dry_run or not listed:
         if screen.json:
@@ -121,17 +123,18 @@ def act_on_all(
         raise typer.Exit(NO)
 
 
-def _listed(receiver: Receiver, conditions: Conditions, limit: int) -> list[Record]:
-    """Pages are larger than usual: on Redis each of them is a scan over all keys."""
-    found: list[Record] = []
-    after = ""
-    while len(found) < limit:
-        size = min(1000, limit - len(found))
-        page, after = receiver.records_page(limit=size, after=after, **conditions)
-        found += page
-        if not after:
-            break
-    return found
+def _listed(receiver: Receiver, conditions: Conditions, limit: int) -> tuple[int, list[Record]]:
+    """How many match, and the newest of them, at most `limit`. On Redis each page is a scan over all keys, so
+    pages are large, and the first is read with the count."""
+    asked = receiver._asked(conditions)
+    asks = (Count(MOST, **asked), Browse(min(PAGE, limit), **asked))
+    matched, page = receiver._runtime.run(receiver._together(*asks))
+    found, after = page.view(), page.after
+    while after and len(found) < limit:
+        size = min(PAGE, limit - len(found))
+        more, after = receiver.records_page(limit=size, after=after, **conditions)
+        found += more
+    return matched, found
 
 
 class _Outcomes:
@@ -178,9 +181,8 @@ class _Outcomes:
 
 
 def _announce(screen: Screen, listed: list[Record], matched: int, bulk: Bulk) -> None:
-    taken = (
-        f"; this run takes the newest {len(listed):,} (--limit)" if matched > len(listed) else ""
-    )
+    size = min(matched, bulk.limit)
+    taken = f"; this run takes the newest {size:,} (--limit)" if matched > size else ""
     screen.say(f"{counted(matched, 'key')} match{'es' if matched == 1 else ''}{taken}")
     if screen.json or not listed or (bulk.yes and not bulk.dry_run):
         return
@@ -193,8 +195,8 @@ def _announce(screen: Screen, listed: list[Record], matched: int, bulk: Bulk) ->
             Text(visible(record.error)),
         )
     screen.out.print(made)
-    if len(listed) > SHOWN:
-        screen.say(Text(f"  and {len(listed) - SHOWN:,} more", "dim"))
+    if size > SHOWN:
+        screen.say(Text(f"  and {size - SHOWN:,} more", "dim"))
 
 
 def _confirm(question: str, yes: bool) -> None:

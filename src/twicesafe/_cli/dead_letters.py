@@ -16,7 +16,8 @@ from ..consumers import DeadLetters, Letter
 from ..consumers._letters import Which
 from ..errors import UsageError
 from ..stores._urls import mask
-from .exits import NO, CommandEnded
+from .bulk_actions import SHOWN
+from .exits import NO, USAGE, CommandEnded
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, YesOption, flag
 from .output import Screen, counted, shortened, table, visible
 from .settings import existing, opened
@@ -43,6 +44,9 @@ TopicOption = Annotated[
     str | None, typer.Option("--topic", metavar="NAME", help="Only letters that came from here.")
 ]
 AllOption = Annotated[bool, flag("--all", help="Every letter that the filters match.")]
+DryRunOption = Annotated[
+    bool, flag("--dry-run", help="Count and show what matches; change nothing.")
+]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Read at most this many letters.")]
 
 
@@ -117,6 +121,7 @@ def replay(
         typer.Option("--to", metavar="URL", help="The publisher. Default: the broker of --from."),
     ] = None,
     limit: LimitOption = 100_000,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -131,7 +136,10 @@ def replay(
     which = _which(ids, all_, reason, topic)
     with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
         chosen = list(filter(which, dead.look(limit)))
-        _confirm(f"replay {counted(len(chosen), 'dead letter')}?", chosen, yes)
+        if dry_run:
+            _count(screen, "replayed", chosen)
+            return
+        _confirm("replay", chosen, yes, all_)
         done = dead.replay(receiver, by=by, why=why, to=to, limit=limit, chosen=which)
     if json:
         screen.data({"replayed": done.replayed, "held": done.held})
@@ -155,6 +163,7 @@ def discard(
     topic: TopicOption = None,
     all_: AllOption = False,
     limit: LimitOption = 100_000,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     store: StoreOption = None,
     config: ConfigOption = None,
@@ -169,7 +178,10 @@ def discard(
     which = _which(ids, all_, reason, topic)
     with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
         chosen = list(filter(which, dead.look(limit)))
-        _confirm(f"discard {counted(len(chosen), 'dead letter')}?", chosen, yes)
+        if dry_run:
+            _count(screen, "discarded", chosen)
+            return
+        _confirm("discard", chosen, yes, all_)
         done = dead.discard(receiver, by=by, why=why, chosen=which, limit=limit)
     if json:
         screen.data({"discarded": done.discarded, "unaudited": done.unaudited})
@@ -192,12 +204,29 @@ def _which(ids: list[str] | None, everything: bool, reason: str | None, topic: s
     return Which(tuple(ids or ()), reason, topic)
 
 
-def _confirm(question: str, chosen: list[Letter], yes: bool) -> None:
+def _count(screen: Screen, done: str, chosen: list[Letter]) -> None:
+    """What would be done, and to which letters; nothing is changed."""
+    if screen.json:
+        screen.data({"matched": len(chosen), "dry_run": True, done: 0})
+    screen.say(f"{counted(len(chosen), 'dead letter')} would be {done}; nothing was changed")
+    for one in chosen[:SHOWN]:
+        screen.say(Text(f"  {visible(shortened(one.id, 36))}  {visible(one.reason)[:80]}", "dim"))
+    if len(chosen) > SHOWN:
+        screen.say(Text(f"  and {len(chosen) - SHOWN:,} more", "dim"))
+
+
+def _confirm(verb: str, chosen: list[Letter], yes: bool, everything: bool) -> None:
     if not chosen:
         raise CommandEnded("no dead letter matches; nothing was changed")
-    if yes or sys.stdin is None or not sys.stdin.isatty():
+    if yes:
         return
-    if not typer.confirm(question, err=True):
+    if sys.stdin is None or not sys.stdin.isatty():
+        if not everything:
+            return  # they were named
+        raise CommandEnded(
+            "many dead letters would be changed: add --yes, or --dry-run to only count them", USAGE
+        )
+    if not typer.confirm(f"{verb} {counted(len(chosen), 'dead letter')}?", err=True):
         raise CommandEnded("nothing was changed", NO, "Declined")
 
 

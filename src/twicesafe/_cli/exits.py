@@ -38,6 +38,8 @@ _CLI_WORDS: Final = {
     "with force=True": "with --force",
     "by=…": "--by",
     "after= is": "--after is",
+    "value='' is": "--value '' is",
+    "error='' is": "--error '' is",
 }
 """Python arguments that the library's errors mention, and the CLI options that stand for them."""
 

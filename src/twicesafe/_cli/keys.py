@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -43,9 +43,6 @@ from .settings import existing, opened
 
 __all__ = ["list_keys", "show_key"]
 
-ID_CELLS = 8
-FIXED_CELLS = ID_CELLS + 11 + 5 + 10 + 2 * 6
-"""Width of all columns except key and scope, including the gaps."""
 ERROR_CELLS = 18
 """Only if a record of the page has an error."""
 
@@ -119,35 +116,72 @@ def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool 
     if not records:
         screen.say(Text("no keys found", "dim"))
         return
-    failed = any(record.error for record in records)
-    spare = max(24, screen.out.width - FIXED_CELLS - (ERROR_CELLS + 2 if failed else 0))
-    key_cells, scope_cells = spare * 3 // 5, spare - spare * 3 // 5
+    cells = _cells(screen.out.width, any(record.error for record in records))
     made = Table(box=None, show_header=header, header_style="bold dim", padding=(0, 2, 0, 0))
-    made.add_column("id", width=ID_CELLS, no_wrap=True)
-    made.add_column("state", width=11, no_wrap=True)
-    # Fixed widths keep the pages of a long list aligned on a terminal; a pipe gets whole rows.
-    made.add_column("key", width=None if screen.piped else key_cells, overflow="fold")
-    made.add_column("scope", width=None if screen.piped else scope_cells, overflow="fold")
-    made.add_column("tries", width=5, justify="right")
-    made.add_column("changed", width=10, no_wrap=True)
-    if failed:
-        made.add_column("last error", width=None if screen.piped else ERROR_CELLS, no_wrap=True)
-    for record in records:
-        scope = BETWEEN.join(record.scope)
-        made.add_row(
-            record.short,
-            state_text(record.state),
-            Text(visible(record.value) if full else shortened(record.value, key_cells)),
-            Text(visible(scope) if full else shortened(scope, scope_cells)),
-            str(record.attempt),
-            ago(record.changed_at),
-            *([Text(_short_error(record.error, screen.piped or full))] if failed else []),
+    for name, width in cells.items():
+        # Fixed widths keep the pages of a long list aligned on a terminal; a pipe gets whole rows.
+        fixed = None if screen.piped and name in _GROWING else width
+        folds = name in ("key", "scope")
+        right = "right" if name == "tries" else "left"
+        made.add_column(
+            name,
+            width=fixed,
+            overflow="fold" if folds else "ellipsis",
+            no_wrap=not folds,
+            justify=right,
         )
+    for record in records:
+        scope, whole = BETWEEN.join(record.scope), screen.piped or full
+        shown: dict[str, str | Text] = {
+            "id": record.short,
+            "state": state_text(record.state),
+            "key": Text(_cut(record.value, cells, "key", full)),
+            "scope": Text(_cut(scope, cells, "scope", full)),
+            "tries": str(record.attempt),
+            "changed": ago(record.changed_at),
+            "last error": Text(_cut(record.error, cells, "last error", whole)),
+        }
+        made.add_row(*(shown[name] for name in cells))
     screen.out.print(made)
 
 
-def _short_error(error: str, whole: bool) -> str:
-    return visible(error) if whole else shortened(error, ERROR_CELLS)
+_NARROWEST: Final = {
+    "id": 8,
+    "state": 11,
+    "key": 10,
+    "scope": 10,
+    "tries": 5,
+    "changed": 10,
+    "last error": 16,
+}
+"""Columns, and the cells that each needs. An id is never cut: it is what an operator copies."""
+_DISPENSABLE: Final = ("tries", "scope", "last error", "changed", "state")
+"""What a narrow terminal does not show; `keys show` and --json show all."""
+_GROWING: Final = ("last error", "scope", "key")
+"""What gets the spare cells, the last one most."""
+
+
+def _cells(width: int, failed: bool) -> dict[str, int]:
+    """The columns that fit, and their widths."""
+    cells = {name: each for name, each in _NARROWEST.items() if failed or name != "last error"}
+    for name in _DISPENSABLE:
+        if _taken(cells) > width:
+            cells.pop(name, None)
+    for name, share in zip(_GROWING, (3, 2, 1), strict=True):
+        if name in cells:
+            spare = max(0, width - _taken(cells)) // share
+            cells[name] += (
+                min(spare, ERROR_CELLS - _NARROWEST[name]) if name == "last error" else spare
+            )
+    return cells
+
+
+def _taken(cells: dict[str, int]) -> int:
+    return sum(cells.values()) + 2 * len(cells)
+
+
+def _cut(text: str, cells: dict[str, int], name: str, whole: bool) -> str:
+    return visible(text) if whole or name not in cells else shortened(text, cells[name])
 
 
 def show_key(

@@ -174,7 +174,7 @@ def plan(
     ] = False,
     sample: Annotated[
         int, typer.Option("--sample", metavar="N", min=2, help="With --measure: records to read.")
-    ] = 10_000,
+    ] = 2000,
     svg: Annotated[
         Path | None,
         typer.Option(

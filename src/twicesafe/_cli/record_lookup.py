@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ def find(
     if record is None:
         within = f" in scope {BETWEEN.join(map(visible, scope))}" if scope else " without a scope"
         raise CommandEnded(
-            f"there is no record of this key{within}; the scope is part of the key: "
-            "`twicesafe keys list` shows the scope of each key"
+            f"there is no record of this key{within}; the scope is part of the key: `twicesafe keys list "
+            f"--value {visible(shlex.quote(value))}` finds it in any scope"
         )
     return FoundRecord(record, key)
 
@@ -56,7 +57,11 @@ def located(
 
 def _check(value: str | None, scope: Sequence[str] | None, digits: str | None) -> None:
     if (value is None) == (digits is None):
-        raise CommandEnded("give one key: either KEY with its --scope parts, or --id HEX", USAGE)
+        raise CommandEnded(
+            "give one key: either KEY with its --scope parts, or --id HEX; "
+            "`release`, `resolve` and `forget` also take conditions, like --state parked",
+            USAGE,
+        )
     if digits is not None and scope:
         raise CommandEnded("--id already includes the scope: leave --scope out", USAGE)
     if digits is not None and (

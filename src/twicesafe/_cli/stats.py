@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 from rich.console import Group
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import Receiver, Record, State
+from .._core.protocol import AuditLog, Browse, Page, Survey
 from .._core.searching import When
 from .._values.records import AuditEntry, Stats
 from ..planning import Measured, measured_from
@@ -36,6 +37,8 @@ from .stopping import interruptible
 __all__ = ["audit", "stats", "top"]
 
 BAR: Final = 12
+BARS, MEANINGS = 90, 60
+"""Columns of a terminal that shows bars, and the meaning of each state."""
 SAMPLE: Final = 1000
 """How many of the newest records are used to measure growth."""
 LONG: Final = 600
@@ -56,8 +59,14 @@ class StatsReading:
 
     @classmethod
     def at(cls, receiver: Receiver) -> StatsReading:
-        newest, _ = receiver.records_page(limit=SAMPLE)
-        return cls(receiver.store.url, receiver.stats(), measured_from(newest))
+        return cls.of(receiver, *receiver._runtime.run(receiver._together(*cls.ASKS)))
+
+    ASKS: ClassVar = (Survey(), Browse(SAMPLE))
+
+    @classmethod
+    def of(cls, receiver: Receiver, stats: Stats, newest: Page) -> StatsReading:
+        """From the answers to `ASKS`."""
+        return cls(receiver.store.url, stats, measured_from(newest.view()))
 
     @property
     def per_key(self) -> float | None:
@@ -127,28 +136,29 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
         screen.data(look.data())
         return
     screen.place(look.url)
-    screen.out.print(_states(look.stats))
+    screen.out.print(_states(look.stats, screen.out.width))
     for line in look.lines():
         screen.out.print(line, soft_wrap=True, markup=False)
 
 
-def _states(found: Stats, before: Stats | None = None) -> Table:
-    made = table("state", "keys", "", "")
+def _states(found: Stats, width: int, before: Stats | None = None) -> Table:
+    """A narrow terminal shows no bars, a very narrow one no meanings: the numbers are always whole."""
+    made = table(
+        "state", "keys", *([""] if width >= BARS else []), *([""] if width >= MEANINGS else [])
+    )
     for column in made.columns:
         column.no_wrap = True
-    made.columns[0].min_width, made.columns[1].min_width = 11, 5
+    numbers = [f"{found.by_state.get(state, 0):,}" for state in State]
+    made.columns[0].min_width, made.columns[1].min_width = 11, max(5, *map(len, numbers))
     made.columns[1].justify = "right"
     most = max(found.by_state.values(), default=0)
-    for state in State:
+    for state, shown in zip(State, numbers, strict=True):
         number = found.by_state.get(state, 0)
         style, meaning = STATES[state]
         change = 0 if before is None else number - before.by_state.get(state, 0)
-        made.add_row(
-            state_text(state),
-            f"{number:,}",
-            Text(_bar(number, most), style),
-            Text(f"{change:+,}" if change else meaning if number else "", "dim"),
-        )
+        bar = Text(_bar(number, most), style)
+        note = Text(f"{change:+,}" if change else meaning if number else "", "dim")
+        made.add_row(state_text(state), shown, *[bar, note][width < BARS : 2 - (width < MEANINGS)])
     return made
 
 
@@ -192,7 +202,7 @@ def audit(
     if not log:
         screen.say(Text("no operator has changed a key or a lane", "dim"))
         return
-    screen.out.print(_acts(log, screen.piped))
+    screen.out.print(_actions(log, screen.piped))
 
 
 def _subject(entry: AuditEntry) -> dict[str, Any]:
@@ -201,7 +211,7 @@ def _subject(entry: AuditEntry) -> dict[str, Any]:
     return {"id": entry.id.hex(), "key": entry.value, "scope": list(entry.scope)}
 
 
-def _acts(log: list[AuditEntry], whole: bool) -> Table:
+def _actions(log: list[AuditEntry], whole: bool) -> Table:
     made = table("when", "who", "did", "id", "key", "scope", "state before", "why")
     for column in (0, 2, 3, 6):
         made.columns[column].no_wrap = True
@@ -248,7 +258,7 @@ def top(
             before = None
             while True:
                 began = time.monotonic()
-                look, shown = _screenful(receiver, before)
+                look, shown = _screenful(receiver, screen.out.width, before)
                 screen.data(look.data(), None) if json else screen.out.print(shown)
                 if once or stop.wait(_rest(every, began)):
                     return
@@ -257,7 +267,7 @@ def top(
             before = None
             while True:
                 began = time.monotonic()
-                look, shown = _screenful(receiver, before)
+                look, shown = _screenful(receiver, screen.out.width, before)
                 live.update(shown, refresh=True)
                 before = look.stats
                 if stop.wait(_rest(every, began)):
@@ -268,23 +278,30 @@ def _rest(every: float, began: float) -> float:
     return max(every, PATIENCE * (time.monotonic() - began))
 
 
-def _screenful(receiver: Receiver, before: Stats | None) -> tuple[StatsReading, Group]:
-    look = StatsReading.at(receiver)
-    waiting, _ = receiver.records_page(state=[State.HELD, State.PARKED], limit=SHOWN)
-    stuck, _ = receiver.records_page(stuck=True, limit=SHOWN)
-    acts = receiver.audit_log(limit=SHOWN)
-    parts: list[Any] = [Text(visible(look.url), "dim"), _states(look.stats, before)]
+def _screenful(receiver: Receiver, width: int, before: Stats | None) -> tuple[StatsReading, Group]:
+    asks = (
+        *StatsReading.ASKS,
+        Browse(SHOWN, states=(State.HELD, State.PARKED)),
+        Browse(SHOWN, stuck=True),
+        AuditLog(SHOWN),
+    )
+    stats, newest, *lists, actions = receiver._runtime.run(receiver._together(*asks))
+    look = StatsReading.of(receiver, stats, newest)
+    parts: list[Any] = [Text(visible(look.url), "dim"), _states(look.stats, width, before)]
     parts += [Text(line) for line in look.lines()]
-    for title, records in (("waits for an operator", waiting), ("stuck", stuck)):
-        if records:
-            parts += [Text(f"\n{title}", "bold"), _few(records)]
-    if acts:
-        parts += [Text("\nlast actions", "bold"), _acts(acts, whole=False)]
+    for title, page in zip(("waits for an operator", "stuck"), lists, strict=True):
+        if page.rows:
+            parts += [Text(f"\n{title}", "bold"), _few(page.view())]
+    if actions:
+        parts += [Text("\nlast actions", "bold"), _actions(actions, whole=False)]
     return look, Group(*parts)
 
 
 def _few(records: list[Record]) -> Table:
     made = table("", "", "", "", "", header=False)
+    made.columns[0].min_width = 8
+    for column in made.columns:
+        column.no_wrap = True
     for record in records:
         made.add_row(
             record.short,

@@ -35,6 +35,7 @@ from .commands import (
     Invoke,
     JoinFlight,
     Launch,
+    LostBeforeStartError,
     NotStarted,
     PerformMany,
     Raised,
@@ -227,10 +228,28 @@ def _stop_of(reply: object) -> BaseException | None:
     return None
 
 
+def _did_not_start(reply: Reply) -> bool:
+    return isinstance(reply, Raised) and isinstance(reply.error, LostBeforeStartError)
+
+
 def settle_all(
     calls: Sequence[Call] | Mapping[int, Call], done: list[Done], answers: dict[int, Answer]
 ) -> Flow[None]:
     """Record how these handlers ended, in one batch, and add the answer of each."""
+    unstarted = [one for one in done if _did_not_start(one[2])]
+    if unstarted:
+        for index, claim, reply in unstarted:
+            claim.settled = True
+            answers[index] = reply  # type: ignore[assignment]
+        yield PerformMany(
+            [
+                Abandon(claim.key.id, claim.owner, calls[index].policy.retention_ms)
+                for index, claim, _ in unstarted
+            ]
+        )
+        done = [one for one in done if not _did_not_start(one[2])]
+        if not done:
+            return
     prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]
     clock = calls[done[0][0]].clock
     began = clock()

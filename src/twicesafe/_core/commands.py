@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar, final
 import msgspec
 
 from .._values.context import ActiveClaim
+from ..errors import LeaseLostError
 from .call import Call
 from .protocol import Claimed, Request
 
@@ -30,6 +31,7 @@ __all__ = [
     "Invoke",
     "JoinFlight",
     "Launch",
+    "LostBeforeStartError",
     "NotStarted",
     "OnTransaction",
     "PerformMany",
@@ -37,6 +39,7 @@ __all__ = [
     "Reply",
     "Returned",
     "Sleep",
+    "StillRunningError",
     "Watch",
     "Within",
 ]
@@ -111,7 +114,7 @@ class EndFlight(msgspec.Struct, gc=False):
 
 
 class Detach(msgspec.Struct):
-    """Finish this flow even if the caller times out first; then TimeoutError is thrown.
+    """Finish this flow even if the caller times out first; then `StillRunningError` is thrown.
 
     A thread cannot be stopped, so its claim is kept until the thread ends.
     """
@@ -119,6 +122,14 @@ class Detach(msgspec.Struct):
     flow: Generator[Any, Any, Any]
     timeout: float
     claim: ActiveClaim | None
+
+
+class LostBeforeStartError(LeaseLostError):
+    """The handler did not start: its claim would not last. This is no attempt, and the claim is given back."""
+
+
+class StillRunningError(TimeoutError):
+    """The caller of a `Detach` waits no longer. The handler may still end well."""
 
 
 class Within(msgspec.Struct, gc=False):
@@ -132,7 +143,7 @@ class Within(msgspec.Struct, gc=False):
 
 
 class PerformMany(msgspec.Struct, gc=False):
-    """Many requests of one kind in one batch. Reply: a list of answers or exceptions."""
+    """Many requests of one kind, or several questions, in one batch. Reply: a list of answers or exceptions."""
 
     requests: list[Any]
 

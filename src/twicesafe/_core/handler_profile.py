@@ -162,6 +162,8 @@ class HandlerProfile:
         content = self.content(args, kwargs) if setting is True else setting(*args, **kwargs)
         if content is None and setting is not True:
             return None, None
+        if type(content) is bytes:  # a digest, for example: it has no fields
+            return fingerprint(content), None
         return fingerprint(content), functools.partial(field_names, content)
 
 

@@ -34,6 +34,7 @@ from .protocol import (
 
 __all__ = [
     "audit",
+    "bad_cursor",
     "check_limit",
     "check_operator",
     "operate",
@@ -292,7 +293,11 @@ def page_of(ask: Browse) -> Flow[Page]:
     try:
         return (yield ask)  # type: ignore[no-any-return]
     except (ValueError, OverflowError) as error:
-        raise UsageError("after= is not valid: use the cursor of the last page") from error
+        raise bad_cursor() from error
+
+
+def bad_cursor() -> UsageError:
+    return UsageError("after= is not valid: use the cursor of the last page")
 
 
 def check_limit(limit: object, name: str = "limit") -> None:

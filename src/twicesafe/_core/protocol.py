@@ -39,7 +39,7 @@ from typing import ClassVar, Final, TypeAlias, final
 import msgspec
 
 from .._values.keys import Key
-from .._values.records import Cause, Row, State
+from .._values.records import Cause, Record, Row, State
 from .._values.steps import Step
 
 __all__ = [
@@ -392,6 +392,10 @@ class Page(msgspec.Struct, gc=False):
 
     rows: list[Row]
     after: str = ""
+
+    def view(self) -> list[Record]:
+        """As users see them."""
+        return [row.view() for row in self.rows]
 
 
 Request: TypeAlias = (

@@ -15,11 +15,23 @@ from typing import Any, Final, TypeAlias, TypedDict, TypeVar
 from .._values.records import AuditEntry, Cause, Record, State
 from .._values.settings import Duration, seconds
 from ..errors import UsageError
-from .commands import Flow
-from .operations import check_limit, page_of
-from .protocol import AuditLog, Browse, Count
+from .commands import Flow, PerformMany
+from .operations import bad_cursor, check_limit, page_of
+from .protocol import AuditLog, Browse, Count, Survey
 
-__all__ = ["Browsing", "Conditions", "When", "audit_log", "browse", "conditions", "count"]
+__all__ = [
+    "MOST",
+    "QUESTIONS",
+    "Browsing",
+    "Conditions",
+    "Question",
+    "When",
+    "audit_log",
+    "browse",
+    "conditions",
+    "count",
+    "together",
+]
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -135,7 +147,7 @@ def moment_of(when: Any, name: str, now: int) -> int | None:
 def browse(asked: Mapping[str, Any], limit: int, after: str) -> Flow[tuple[list[Record], str]]:
     check_limit(limit)
     page = yield from page_of(Browse(limit, **asked, after=after))
-    return [row.view() for row in page.rows], page.after
+    return page.view(), page.after
 
 
 def count(asked: Mapping[str, Any], up_to: int | None) -> Flow[int]:
@@ -147,6 +159,28 @@ def count(asked: Mapping[str, Any], up_to: int | None) -> Flow[int]:
 def audit_log(limit: int, since: When | None, now: int) -> Flow[list[AuditEntry]]:
     check_limit(limit)
     return (yield AuditLog(limit, moment_of(since, "since", now) or 0))  # type: ignore[no-any-return]
+
+
+Question: TypeAlias = Survey | Browse | Count | AuditLog
+QUESTIONS: Final = frozenset({Survey, Browse, Count, AuditLog})
+"""Requests that read many records, and write nothing."""
+
+
+def together(asks: Iterable[Question], in_one: bool) -> Flow[list[Any]]:
+    """The answers to several questions. ``in_one``: this store answers them all with one look at its records."""
+    answers: list[Any] = []
+    try:
+        if in_one:
+            answers = yield PerformMany(list(asks))
+        else:
+            for ask in asks:
+                answers.append((yield ask))
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+    except (ValueError, OverflowError) as error:
+        raise bad_cursor() from error
+    return answers
 
 
 class Browsing:

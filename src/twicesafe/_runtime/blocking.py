@@ -30,6 +30,7 @@ from .._core.commands import (
     Invoke,
     JoinFlight,
     Launch,
+    LostBeforeStartError,
     NotStarted,
     OnTransaction,
     PerformMany,
@@ -37,6 +38,7 @@ from .._core.commands import (
     Reply,
     Returned,
     Sleep,
+    StillRunningError,
     Watch,
     Within,
 )
@@ -172,7 +174,7 @@ class BlockingFlowRun(FlowRun):
             self.hold(claim)
         elif claim.lost:
             return Raised(
-                LeaseLostError("the claim expired before its handler started", key=claim.key)
+                LostBeforeStartError("the claim expired before its handler started", key=claim.key)
             )
         reply = invoke(claim, run)
         if claim.pid != _forking.pid:
@@ -209,7 +211,7 @@ class BlockingFlowRun(FlowRun):
         except TimeoutError:
             if ended.done():
                 raise
-            raise TimeoutError(
+            raise StillRunningError(
                 f"the handler did not end within timeout={command.timeout:g} s; it continues in "
                 "its thread and keeps its claim until it ends"
             ) from None
@@ -226,7 +228,10 @@ class BlockingFlowRun(FlowRun):
 
     def _run_job(self, job: Invoke | Detach) -> Reply:
         try:
-            return self._invoke(job) if isinstance(job, Invoke) else Returned(self._detach(job))
+            if isinstance(job, Detach):
+                return Returned(self._detach(job))
+            claim = job.claim
+            return invoke(None, job.run) if claim is None else self.invoke(claim, job.run)
         except BaseException as error:
             return Raised(error)
 

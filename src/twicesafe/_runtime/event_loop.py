@@ -23,6 +23,7 @@ from .._core.commands import (
     Invoke,
     JoinFlight,
     Launch,
+    LostBeforeStartError,
     NotStarted,
     OnTransaction,
     PerformMany,
@@ -289,7 +290,7 @@ class EventLoopFlowRun(FlowRun):
             self.hold(claim)
         elif claim.lost:
             return Raised(
-                LeaseLostError("the claim expired before its handler started", key=claim.key)
+                LostBeforeStartError("the claim expired before its handler started", key=claim.key)
             )
         reply = await invoke_async(claim, run, seconds)
         if claim.pid != _forking.pid:

@@ -15,6 +15,7 @@ from .._core.call import Call
 from .._core.commands import AwaitFlight, EndFlight, JoinFlight, PerformMany
 from .._core.durable.run_requests import FOREVER, FailRun, RecordStep, StartRun, Suspend
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
+from .._core.searching import QUESTIONS
 from .._values.context import ActiveClaim
 from .single_flight import Flight, SingleFlight
 
@@ -56,28 +57,37 @@ class FlowRun:
         self.cancelled: BaseException | None = None
         """A delayed interrupt or cancellation: it is raised when the flow has ended."""
 
-    def hold(self, claim: ActiveClaim, last: bool = True) -> None:
-        """Renew the lease of this claim until the run ends. `last`: of those that were requested."""
+    def hold(self, claim: ActiveClaim) -> None:
+        """Renew the lease of this claim until the run ends."""
         claim.pid = _forking.pid
         if self._flight is not None:
             self._flights.mark_started(self._flight)
         self._claims.append(claim)
         self._runtime.keeper.add(claim)
-        if last:
-            self._asked = None  # an interrupt before this line releases all of them
+        self._asked = None  # an interrupt before this line releases all of them
 
     def hold_all(self, claims: Iterable[ActiveClaim | None]) -> None:
         """`hold`, for a flow that continues claiming: claims that are settled are dropped."""
-        self._claims = [claim for claim in self._claims if not claim.settled]
-        for claim in claims:
-            if claim is not None:
-                self.hold(claim, last=False)
-        self._asked = None
+        kept = []
+        for claim in self._claims:
+            if claim.settled:
+                self._runtime.keeper.remove(claim)  # else it would keep them until its next round
+            else:
+                kept.append(claim)
+        held = [claim for claim in claims if claim is not None]
+        for claim in held:
+            claim.pid = _forking.pid
+        self._claims = kept + held
+        if self._flight is not None:
+            self._flights.mark_started(self._flight)
+        self._runtime.keeper.add_all(held)
+        self._asked = None  # an interrupt before this line releases all of them
 
     def _asks(self, command: PerformMany) -> bool:
-        """True for a batch of claims; other batches record."""
-        if not command.requests or type(command.requests[0]) is not ClaimRequest:
-            return False
+        """True for a batch of claims or questions; other batches record."""
+        kind = type(command.requests[0]) if command.requests else None
+        if kind is not ClaimRequest:
+            return kind in QUESTIONS
         first, asked = command.requests[0], self._asked
         if not (isinstance(asked, list) and any(first is one for one in asked)):  # not a retry
             self._asked = command.requests

@@ -59,6 +59,18 @@ class LeaseKeeper:
         if not self._awake or third < self._pace or due <= self._clock():
             self._rouse(third)
 
+    def add_all(self, claims: Sequence[ActiveClaim]) -> None:
+        """Claims that were granted together."""
+        if not claims:
+            return
+        live = self._live
+        for claim in claims:
+            live[claim] = claim.renewed + claim.lease / 3
+        self._added += len(claims)
+        third = min(claim.lease for claim in claims) / 3
+        if not self._awake or third < self._pace or claims[0].renewed + third <= self._clock():
+            self._rouse(third)
+
     def remove(self, claim: ActiveClaim) -> None:
         self._live.pop(claim, None)
 

@@ -51,6 +51,8 @@ def fingerprint(value: object, *, ignore: Sequence[str] = (), only: Sequence[str
     """
     if ignore or only:
         value = _select(value, ignore, only)
+    if type(value) is bytes:
+        return _compose(pack(value), {})
     if is_flat(value):
         flat: dict[str, Any] = value  # type: ignore[assignment]
         try:

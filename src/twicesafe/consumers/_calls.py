@@ -66,8 +66,9 @@ class MessageCalls:
         self, handler: Callable[..., Any], profile: HandlerProfile, idle: float | None
     ) -> ConsumerState:
         source = self.source
+        call_of = self._leased_call if self._is_leasing else self._transaction_call
         return ConsumerState(
-            call=functools.partial(self._call_of, handler, profile),
+            call=functools.partial(call_of, handler, profile),
             dead_call=self._dead_call,
             mark=self._mark,
             look_up=functools.partial(self._looking, handler, profile),
@@ -98,22 +99,24 @@ class MessageCalls:
             raise UsageError(f"the handler of this consumer is called as {shape}")
         return profile
 
-    def _call_of(
+    def _leased_call(
         self, handler: Callable[..., Any], profile: HandlerProfile, message: Message
     ) -> Call:
         """The call for a message. What it raises sends the message to the dead letters."""
-        call: Call
-        run: Callable[[], Any]
-        if self._is_leasing:
-            run = functools.partial(handler, message)
-            call = self._home._call(self._key_of(message), run, profile, (message,), {})
-            call.decide = decide(self._recover, message, self._resolved)
-            return call
+        run = functools.partial(handler, message)
+        call: Call = self._home._call(self._key_of(message), run, profile, (message,), {})
+        call.decide = decide(self._recover, message, self._resolved)
+        return call
+
+    def _transaction_call(
+        self, handler: Callable[..., Any], profile: HandlerProfile, message: Message
+    ) -> Call:
+        """The same, in the transaction modes."""
         if self._publishing is not None:
             return self._publishing_call(self._publishing, handler, profile, message)
         delivery = self._delivery(handler, profile, message)
         run = functools.partial(self._deliver, delivery)
-        call = self._home._call(delivery.key, run, profile, (None, message), {})
+        call: Call = self._home._call(delivery.key, run, profile, (None, message), {})
         return call
 
     def _publishing_call(
@@ -151,10 +154,10 @@ class MessageCalls:
     ) -> Callable[[], Any]:
         return functools.partial(self._look_up, self._delivery(handler, profile, message), error)
 
-    def _mark(self, message: Message, call: Call) -> Call | None:
-        """The call whose claim counts a start. None: the broker has not delivered it before, so no
-        worker has died in it; unless one start is all that is allowed."""
-        is_first = message.deliveries == 1 and self.policy.max_attempts > 1
+    def _mark(self, message: Message, call: Call, elsewhere: bool) -> Call | None:
+        """The call whose claim counts a start. None: the broker has not delivered it before, nor
+        elsewhere, so no worker has died in it; unless one start is all that is allowed."""
+        is_first = message.deliveries == 1 and not elsewhere and self.policy.max_attempts > 1
         if is_first or self._publishing is not None:
             return None
         receiver = self._start_receiver

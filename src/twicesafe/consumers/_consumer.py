@@ -15,6 +15,7 @@ import contextlib
 import functools
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
@@ -182,7 +183,8 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
                 self._warn(await self.check())
             except BrokerUnavailableError as error:
                 self._begins_without(error, idle)
-            state = self._state(_contained(handler), profile, idle)
+            contained = _contained(handler, self._resolved.timeout, lambda: self._runner.ended)
+            state = self._state(contained, profile, idle)
             self._dead_turn = asyncio.Semaphore(self._publishers_at_once)
             self._runner = runner = AsyncConsumerRunner(
                 state, self._adapted, self._claims._runtime, self._parked_lanes
@@ -226,18 +228,33 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
         return [record.key.value async for record in found if record.key is not None]
 
 
-def _contained(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _contained(
+    handler: Callable[..., Awaitable[Any]], timeout: float | None, is_ending: Callable[[], bool]
+) -> Callable[..., Awaitable[Any]]:
     """Turn a cancellation that comes from inside the handler into its failure: it awaited something that
-    was cancelled. The consumer continues."""
+    was cancelled, or cancelled its own task. The consumer continues."""
 
     @functools.wraps(handler)
     async def handle(*given: Any) -> Any:
+        began, task = time.monotonic(), asyncio.current_task()
+        assert task is not None
         try:
-            return await handler(*given)
+            result = await handler(*given)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            ours = timeout is not None and time.monotonic() - began >= 0.99 * timeout
+            if ours or is_ending():
                 raise
-            raise RuntimeError("what the handler awaited was cancelled") from error
+            _uncancel(task)
+            raise RuntimeError("the handler, or what it awaited, was cancelled") from error
+        if task.cancelling() and not is_ending():  # it cancelled itself, and had nothing to await
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+            _uncancel(task)
+        return result
 
     return handle
+
+
+def _uncancel(task: asyncio.Task[Any]) -> None:
+    while task.cancelling():
+        task.uncancel()

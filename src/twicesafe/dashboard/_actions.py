@@ -22,7 +22,7 @@ from ..errors import StoreUnavailableError, TwicesafeError
 from ._backend import Backend
 from ._forms import BadFormError, ResolvedAnswer, Signed, answer, number
 
-__all__ = ["ACTS", "LOOK", "UNKNOWN", "Act", "AppliedAction", "on_one", "request_of"]
+__all__ = ["KEY_ACTIONS", "LOOK", "UNKNOWN", "AppliedAction", "KeyAction", "on_one", "request_of"]
 
 
 _log = logging.getLogger("twicesafe.dashboard")
@@ -33,7 +33,7 @@ LOOK: Final = "Look at the key again once the store answers."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class KeyAction:
     name: str
     title: str
     done: str
@@ -50,10 +50,10 @@ class Act:
         return (state, self.event) in TRANSITIONS
 
 
-ACTS: Final = {
-    act.name: act
-    for act in (
-        Act(
+KEY_ACTIONS: Final = {
+    action.name: action
+    for action in (
+        KeyAction(
             name="release",
             title="Release",
             done="released: the next delivery of each runs the handler",
@@ -61,7 +61,7 @@ ACTS: Final = {
             event=RecordEvent.RELEASE,
             states=(State.HELD, State.PARKED, State.FAILED),
         ),
-        Act(
+        KeyAction(
             name="resolve",
             title="Resolve",
             done="resolved: repeats get this answer",
@@ -69,7 +69,7 @@ ACTS: Final = {
             event=RecordEvent.RESOLVE,
             states=(State.HELD, State.PARKED, State.FAILED),
         ),
-        Act(
+        KeyAction(
             name="forget",
             title="Forget",
             done="forgotten: key and result are erased, a late repeat does not run",
@@ -77,7 +77,7 @@ ACTS: Final = {
             event=RecordEvent.FORGET,
             states=(State.COMPLETED, State.FAILED, State.HELD, State.PARKED, State.RELEASED),
         ),
-        Act(
+        KeyAction(
             name="restart",
             title="Restart",
             done="restarted: the run starts from the beginning",
@@ -85,7 +85,7 @@ ACTS: Final = {
             event=RecordEvent.RELEASE,
             states=(),
         ),
-        Act(
+        KeyAction(
             name="signal",
             title="Signal",
             done="got the signal: the run continues",
@@ -94,7 +94,7 @@ ACTS: Final = {
             states=(),
             of_step=True,
         ),
-        Act(
+        KeyAction(
             name="skip",
             title="Skip",
             done="changed: the run continues without the step",
@@ -123,9 +123,9 @@ class AppliedAction:
 
 
 async def on_one(
-    backend: Backend, act: Act, record: Record, who: Signed, form: Mapping[str, str]
+    backend: Backend, action: KeyAction, record: Record, who: Signed, form: Mapping[str, str]
 ) -> AppliedAction:
-    given = _given(act, form)
+    given = _given(action, form)
     if record.key is None:
         forgotten = "This key is forgotten: nothing is left to change."
         return AppliedAction(
@@ -134,7 +134,7 @@ async def on_one(
     # Our form has the fence that its page showed; a page may stay open for hours.
     seen = number(form["fence"]) if "fence" in form else record.fence
     try:
-        request = request_of(backend, act, replace(record, fence=seen), who, given, form)
+        request = request_of(backend, action, replace(record, fence=seen), who, given, form)
         if await backend.act(request) is False:
             refused = "The run is over, or this step has a value, which stays."
             return AppliedAction(
@@ -148,27 +148,27 @@ async def on_one(
         return AppliedAction(
             changed=False, title="Nothing was changed", details=(str(error),), record=record
         )
-    _log.info("%s %s %s: %s", visible(who.by), act.name, record.short, visible(who.why))
+    _log.info("%s %s %s: %s", visible(who.by), action.name, record.short, visible(who.why))
     after = await backend.record(record.id)
     now = "gone" if after is None else state_words(after.state)
     details = (
         f"It was {state_words(record.state)}; now it is {now}.",
         f"The audit has it under the name {visible(who.by)}.",
     )
-    return AppliedAction(changed=True, title=f"1 key {act.done}", details=details, record=after)
+    return AppliedAction(changed=True, title=f"1 key {action.done}", details=details, record=after)
 
 
-def _given(act: Act, form: Mapping[str, str]) -> ResolvedAnswer | None:
-    if act.of_step and not form.get("step"):
+def _given(action: KeyAction, form: Mapping[str, str]) -> ResolvedAnswer | None:
+    if action.of_step and not form.get("step"):
         raise BadFormError("Nothing was changed: the step is missing.")
-    if act.name == "skip" and not form.get("answer", "").strip():
+    if action.name == "skip" and not form.get("answer", "").strip():
         return ResolvedAnswer(None, None)
-    return answer(form) if act.name in ("resolve", "signal", "skip") else None
+    return answer(form) if action.name in ("resolve", "signal", "skip") else None
 
 
 def request_of(
     backend: Backend,
-    act: Act,
+    action: KeyAction,
     record: Record,
     who: Signed,
     given: ResolvedAnswer | None,
@@ -178,7 +178,7 @@ def request_of(
     """The action on this record, for the fence that it has here. ``listed``: one of many."""
     force, step = form.get("force") == "yes", form.get("step", "")
     value = None if given is None else given.value
-    match act.name:
+    match action.name:
         case "release":
             return backend.release(record, who.by, who.why, force, listed)
         case "forget":

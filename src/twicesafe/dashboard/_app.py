@@ -22,11 +22,11 @@ from .._edges.readable import visible
 from ..errors import ConfigurationError, UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ._access import ResolveAccess
-from ._actions import ACTS, AppliedAction, on_one
+from ._actions import KEY_ACTIONS, AppliedAction, on_one
 from ._backend import Backend
 from ._bulk_actions import AT_ONCE, dry_run, on_all
 from ._forms import BadFormError, signed
-from ._letters import LETTER_ACTS, Choice, LetterAct, act_on_letters, look
+from ._letters import LETTER_ACTIONS, Choice, LetterAction, act_on_letters, look
 from ._lists import audit_rows, depth_facts, lane_rows, letter_rows
 from ._login import SESSION_COOKIE
 from ._overview import overview
@@ -84,16 +84,24 @@ class Dashboard(Visits):
             Route("/", self._page(self._overview)),
             Route("/keys", self._page(self._keys)),
             Route("/keys/{id}", self._page(self._key)),
-            Route("/keys/{id}/{act}", self._page(self._act_on_one, acts=True), methods=["POST"]),
-            Route("/act/{act}", self._page(self._dry_run, acts=True)),
-            Route("/act/{act}", self._page(self._act_on_all, acts=True), methods=["POST"]),
+            Route(
+                "/keys/{id}/{action}", self._page(self._act_on_one, changes=True), methods=["POST"]
+            ),
+            Route("/actions/{action}", self._page(self._dry_run, changes=True)),
+            Route(
+                "/actions/{action}", self._page(self._act_on_all, changes=True), methods=["POST"]
+            ),
             Route("/outbox", self._page(self._outbox)),
-            Route("/outbox/{lane}/{act}", self._page(self._unpark, acts=True), methods=["POST"]),
+            Route(
+                "/outbox/{lane}/{action}", self._page(self._unpark, changes=True), methods=["POST"]
+            ),
             Route("/running", self._page(self._running)),
             Route("/dead-letters", self._page(self._letters)),
-            Route("/dead-letters/{act}", self._page(self._letters_dry_run, acts=True)),
+            Route("/dead-letters/{action}", self._page(self._letters_dry_run, changes=True)),
             Route(
-                "/dead-letters/{act}", self._page(self._act_on_letters, acts=True), methods=["POST"]
+                "/dead-letters/{action}",
+                self._page(self._act_on_letters, changes=True),
+                methods=["POST"],
             ),
             Route("/audit", self._page(self._audit)),
             Route("/static/{name}", self._static),
@@ -123,7 +131,7 @@ class Dashboard(Visits):
             page = keys_page(filters, [], "", visit.access, visit.now)
             return self._html(visit, "keys", page=page, status=400)
         backend = self._backend
-        records, following = await backend.page(filters, PAGE, after)
+        records, following, matched = await backend.counted_page(filters, PAGE, after, UP_TO)
         page = keys_page(
             filters,
             records,
@@ -131,7 +139,7 @@ class Dashboard(Visits):
             visit.access,
             visit.now,
             stats=await backend.stats(),
-            matched=await backend.count(filters, UP_TO),
+            matched=matched,
             matched_up_to=UP_TO,
             is_first=not after,
         )
@@ -181,7 +189,9 @@ class Dashboard(Visits):
         choice = Choice.read(visit.fields)
         found = list(filter(choice.which, await self._backend.letters()))
         rows = letter_rows(found, visit.access)
-        return self._html(visit, "letters", letters=rows, choice=choice, acts=LETTER_ACTS.values())
+        return self._html(
+            visit, "letters", letters=rows, choice=choice, actions=LETTER_ACTIONS.values()
+        )
 
     async def _audit(self, visit: Visit) -> Response:
         entries = await self._backend.audit_log(AUDITED)
@@ -198,22 +208,22 @@ class Dashboard(Visits):
     # -- acting -------------------------------------------------------------------------------
 
     async def _act_on_one(self, visit: Visit) -> Response:
-        act = ACTS.get(visit.request.path_params["act"])
-        if act is None:
+        action = KEY_ACTIONS.get(visit.request.path_params["action"])
+        if action is None:
             raise HTTPException(404)
         record = await self._record(visit)
         who = signed(visit.form, visit.access.user)
-        result = await on_one(self._backend, act, record, who, visit.form)
+        result = await on_one(self._backend, action, record, who, visit.form)
         back = f"keys/{(result.record or record).id.hex()}"
         return self._result(visit, result, back, "Back to the key")
 
     async def _dry_run(self, visit: Visit) -> Response:
-        act, filters = ACTS.get(visit.request.path_params["act"]), visit.filters()
-        if act is None or not act.states:
+        action, filters = KEY_ACTIONS.get(visit.request.path_params["action"]), visit.filters()
+        if action is None or not action.states:
             raise HTTPException(404)
         if filters.problem:
             raise BadFormError(filters.problem)
-        plan = await dry_run(self._backend, act, filters)
+        plan = await dry_run(self._backend, action, filters)
         sample, _ = await self._backend.page(plan.targets, 5) if plan.would else ([], "")
         return self._html(
             visit,
@@ -224,51 +234,51 @@ class Dashboard(Visits):
         )
 
     async def _act_on_all(self, visit: Visit) -> Response:
-        act, filters = ACTS.get(visit.request.path_params["act"]), visit.filters()
-        if act is None or not act.states:
+        action, filters = KEY_ACTIONS.get(visit.request.path_params["action"]), visit.filters()
+        if action is None or not action.states:
             raise HTTPException(404)
         if filters.problem:
             raise BadFormError(filters.problem)
         who = signed(visit.form, visit.access.user)
-        result = await on_all(self._backend, act, filters, who, visit.form)
+        result = await on_all(self._backend, action, filters, who, visit.form)
         return self._result(visit, result, f"keys{filters.url()}", "Back to the keys")
 
-    def _letter_act(self, visit: Visit) -> LetterAct:
-        act = LETTER_ACTS.get(visit.request.path_params["act"])
-        if act is None or self._backend.letters_url is None:
+    def _letter_action(self, visit: Visit) -> LetterAction:
+        action = LETTER_ACTIONS.get(visit.request.path_params["action"])
+        if action is None or self._backend.letters_url is None:
             raise HTTPException(404)
-        return act
+        return action
 
     async def _letters_dry_run(self, visit: Visit) -> Response:
-        act, choice = self._letter_act(visit), Choice.read(visit.fields)
+        action, choice = self._letter_action(visit), Choice.read(visit.fields)
         found, is_cut = await look(self._backend, choice)
         rows = letter_rows(found[:5], visit.access)
-        shown: dict[str, Any] = {"act": act, "choice": choice, "count": len(found)}
+        shown: dict[str, Any] = {"action": action, "choice": choice, "count": len(found)}
         return self._html(visit, "letters_dry_run", rows=rows, is_cut=is_cut, **shown)
 
     async def _act_on_letters(self, visit: Visit) -> Response:
-        act, choice = self._letter_act(visit), Choice.read(visit.fields)
+        action, choice = self._letter_action(visit), Choice.read(visit.fields)
         who = signed(visit.form, visit.access.user)
-        result = await act_on_letters(self._backend, act, choice, who, visit.form)
+        result = await act_on_letters(self._backend, action, choice, who, visit.form)
         return self._result(visit, result, "dead-letters", "Back to the dead letters")
 
     async def _unpark(self, visit: Visit) -> Response:
-        lane, act = visit.request.path_params["lane"], visit.request.path_params["act"]
-        if act not in ("retry", "skip"):
+        lane, action = visit.request.path_params["lane"], visit.request.path_params["action"]
+        if action not in ("retry", "skip"):
             raise HTTPException(404)
         who = signed(visit.form, visit.access.user)
-        done = await self._backend.unpark(lane, act == "skip", who.by, who.why)
+        done = await self._backend.unpark(lane, action == "skip", who.by, who.why)
         if done:
-            _log.info("%s %s lane %s: %s", visible(who.by), act, lane[:32], visible(who.why))
+            _log.info("%s %s lane %s: %s", visible(who.by), action, lane[:32], visible(who.why))
             kept = (
                 "The refused message is kept with your name and reason, and is never published."
-                if act == "skip"
+                if action == "skip"
                 else "Your name and reason are in the audit."
             )
             result = AppliedAction(
                 changed=True,
                 title="The lane continues"
-                + (" after the refused message" if act == "skip" else ""),
+                + (" after the refused message" if action == "skip" else ""),
                 details=("A relay publishes its next message.", kept),
             )
         else:

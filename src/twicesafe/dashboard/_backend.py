@@ -27,10 +27,9 @@ from .._core.outbox.requests import (
     Relays,
     Unpark,
 )
-from .._core.protocol import Read
-from .._core.sample_schedule import SampleSchedule
+from .._core.protocol import Browse, Count, Read
+from .._core.searching import MOST, Question
 from .._runtime.adapting import for_threads
-from .._values.clocks import since_boot
 from .._values.closed import Closed
 from .._values.policy import Policy
 from .._values.records import AuditEntry, Record, Stats
@@ -52,8 +51,6 @@ T = TypeVar("T")
 
 SAMPLE: Final = 1000
 """How many of the newest records the overview looks at."""
-SAMPLES: Final = 20.0
-"""Seconds for which a sample is good enough."""
 LANES: Final = 200
 LETTERS: Final = 200
 
@@ -87,12 +84,10 @@ class Backend:
             )
         self._receiver: Any = receiver
         self._is_async = isinstance(receiver, AsyncReceiver)
-        self._cached = Cached(receiver, thresholds)
+        self._cached = Cached(receiver, thresholds, SAMPLE)
         if receiver._activity is not None:
             receiver._activity.wake()  # its page shows a course from the start
         self._counted_at = datetime.now(UTC)
-        self._samples = SampleSchedule(SAMPLES, since_boot)
-        self._newest: list[Record] = []
         self.letters_url = letters
         self.consumer_urls = tuple(consumers)
         self._metrics = metrics
@@ -130,7 +125,7 @@ class Backend:
             health=health,
             stats=self._cached.stats,
             counted_at=self._counted_at,
-            newest=await self._sample() if health["store"].status == "ok" else self._newest,
+            newest=self._cached.newest,
             window=self.window,
             seen=self._seen(),
             problem="" if self._metrics is None else self._metrics.problem,
@@ -153,21 +148,34 @@ class Backend:
             return await self._cached.health_async()
         return await asyncio.to_thread(self._cached.health)
 
-    async def _sample(self) -> list[Record]:
-        if self._samples.is_due():
-            with self._samples.measured():
-                self._newest, _ = await self._ask("records_page", limit=SAMPLE)
-        return self._newest
-
     async def page(self, filters: Filters, limit: int, after: str = "") -> tuple[list[Record], str]:
         found: tuple[list[Record], str] = await self._ask(
             "records_page", limit=limit, after=after, **filters.arguments()
         )
         return found
 
-    async def count(self, filters: Filters, up_to: int | None = None) -> int:
-        number: int = await self._ask("count", up_to=up_to, **filters.arguments())
-        return number
+    async def counted_page(
+        self, filters: Filters, limit: int, after: str, up_to: int
+    ) -> tuple[list[Record], str, int]:
+        """A page, the cursor of the next one, and how many match, counted up to this number."""
+        asked = self._receiver._asked(filters.arguments())
+        with self._cached.joined() as count:
+            page, matched, *counted = await self._together(
+                Browse(limit, **asked, after=after), Count(up_to, **asked), *count
+            )
+            if counted:
+                self._cached.counted(*counted)
+                self._counted_at = datetime.now(UTC)
+        return page.view(), page.after, matched
+
+    async def counts(self, several: Sequence[Filters]) -> list[int]:
+        """How many match each of these filters."""
+        asked = [self._receiver._asked(filters.arguments()) for filters in several]
+        return await self._together(*(Count(MOST, **conditions) for conditions in asked))
+
+    async def _together(self, *asks: Question) -> list[Any]:
+        found: list[Any] = await self._run(self._receiver._together(*asks))
+        return found
 
     async def record(self, id_: bytes) -> Record | None:
         """The record with this identity: 32 bytes, or 16 if it is forgotten."""

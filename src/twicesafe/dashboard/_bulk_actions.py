@@ -15,7 +15,7 @@ from .._core.bulk_actions import ActionResult
 from .._edges.readable import counted, visible
 from .._values.records import Record, State
 from ..errors import StoreUnavailableError
-from ._actions import LOOK, UNKNOWN, Act, AppliedAction, request_of
+from ._actions import LOOK, UNKNOWN, AppliedAction, KeyAction, request_of
 from ._backend import Backend
 from ._filters import Filters
 from ._forms import Signed, answer, number
@@ -32,7 +32,7 @@ AT_ONCE: Final = 1000
 class DryRun:
     """How many keys an action would change, before it does."""
 
-    act: Act
+    action: KeyAction
     filters: Filters
     would: dict[State, int]
     """Keys that it would change, by state."""
@@ -54,21 +54,20 @@ class DryRun:
         return _narrowed(self.filters, tuple(self.would))
 
 
-async def dry_run(backend: Backend, act: Act, filters: Filters) -> DryRun:
-    total = await backend.count(filters)
-    would = {}
-    for state in _eligible(act, filters):
-        if many := await backend.count(_narrowed(filters, (state,))):
-            would[state] = many
+async def dry_run(backend: Backend, action: KeyAction, filters: Filters) -> DryRun:
+    states = _eligible(action, filters)
+    narrowed = (_narrowed(filters, (state,)) for state in states)
+    total, *many = await backend.counts([filters, *narrowed])
+    would = {state: number for state, number in zip(states, many, strict=True) if number}
     left = max(0, total - sum(would.values()))
-    return DryRun(act=act, filters=filters, would=would, left=left)
+    return DryRun(action=action, filters=filters, would=would, left=left)
 
 
-def _eligible(act: Act, filters: Filters) -> tuple[State, ...]:
+def _eligible(action: KeyAction, filters: Filters) -> tuple[State, ...]:
     """Work in progress loses its claim by an action, so it is offered only if its lease is over."""
-    offered = act.states
+    offered = action.states
     if filters.stuck:
-        offered = (State.IN_PROGRESS,) if act.is_possible(State.IN_PROGRESS) else ()
+        offered = (State.IN_PROGRESS,) if action.is_possible(State.IN_PROGRESS) else ()
     return tuple(state for state in offered if not filters.states or state in filters.states)
 
 
@@ -80,11 +79,11 @@ def _narrowed(filters: Filters, states: tuple[State, ...]) -> Filters:
 
 
 async def on_all(
-    backend: Backend, act: Act, filters: Filters, who: Signed, form: Mapping[str, str]
+    backend: Backend, action: KeyAction, filters: Filters, who: Signed, form: Mapping[str, str]
 ) -> AppliedAction:
     """Act on everything that matches, the newest first, at most `AT_ONCE`."""
-    given = answer(form) if act.name == "resolve" else None
-    plan = await dry_run(backend, act, filters)
+    given = answer(form) if action.name == "resolve" else None
+    plan = await dry_run(backend, action, filters)
     expected = form.get("count", "")
     if plan.count > number(expected):
         return AppliedAction(
@@ -100,7 +99,7 @@ async def on_all(
         try:
             request = None
             if record.key is not None:
-                request = request_of(backend, act, record, who, given, {}, listed=True)
+                request = request_of(backend, action, record, who, given, {}, listed=True)
             fate, why = await backend.act_on_listed(record, request)
         except StoreUnavailableError as error:
             cut = f"{error}. It is not known whether the last key was changed. {LOOK}"
@@ -113,10 +112,10 @@ async def on_all(
             moved += 1  # a worker or another operator has it
     _log.info(
         "%s %s on %s: %d changed, %d refused, %d changed meanwhile: %s",
-        *(visible(who.by), act.name, visible(filters.words()), done, len(refused), moved),
+        *(visible(who.by), action.name, visible(filters.words()), done, len(refused), moved),
         visible(who.why),
     )
-    details = [f"{counted(done, 'key')} {act.done}."] if done else []
+    details = [f"{counted(done, 'key')} {action.done}."] if done else []
     if cut:
         details.append(f"The store stopped answering: {cut}")
     if refused:

@@ -21,7 +21,7 @@ from ._actions import AppliedAction
 from ._backend import Backend
 from ._forms import Signed, number
 
-__all__ = ["LETTER_ACTS", "Choice", "LetterAct", "act_on_letters", "look"]
+__all__ = ["LETTER_ACTIONS", "Choice", "LetterAction", "act_on_letters", "look"]
 
 MOST: Final = 1000
 """The oldest letters, among which an action chooses."""
@@ -31,21 +31,21 @@ _log = logging.getLogger("twicesafe.dashboard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterAct:
+class LetterAction:
     name: str
     title: str
     meaning: str
 
 
-LETTER_ACTS: Final = {
-    act.name: act
-    for act in (
-        LetterAct(
+LETTER_ACTIONS: Final = {
+    action.name: action
+    for action in (
+        LetterAction(
             name="replay",
             title="Replay",
             meaning="Release its key and send it back to where it came from. It runs under its old key.",
         ),
-        LetterAct(
+        LetterAction(
             name="discard",
             title="Discard",
             meaning="Delete it. Its key stays parked, so a repeat does not run.",
@@ -97,7 +97,7 @@ async def look(backend: Backend, choice: Choice) -> tuple[list[Letter], bool]:
 
 
 async def act_on_letters(
-    backend: Backend, act: LetterAct, choice: Choice, who: Signed, form: Mapping[str, str]
+    backend: Backend, action: LetterAction, choice: Choice, who: Signed, form: Mapping[str, str]
 ) -> AppliedAction:
     url, loop = backend.letters_url, asyncio.get_running_loop()
     assert url is not None
@@ -113,7 +113,7 @@ async def act_on_letters(
             digits = {one.digits for one in chosen}
             given: dict[str, Any] = {"by": who.by, "why": who.why, "limit": MOST, "run": run}
             given["chosen"] = lambda one: one.digits in digits
-            if act.name == "replay":
+            if action.name == "replay":
                 done = dead.replay(backend.receiver, **given)
                 return _replayed(len(chosen), done.replayed, len(done.held))
             gone = dead.discard(backend.receiver, **given)
@@ -122,7 +122,7 @@ async def act_on_letters(
     result = await backend.alone(work)
     _log.info(
         "%s %s dead letters (%s): %s: %s",
-        *(visible(who.by), act.name, choice.words(), result.title, visible(who.why)),
+        *(visible(who.by), action.name, choice.words(), result.title, visible(who.why)),
     )
     return result
 

@@ -19,7 +19,7 @@ from .._values.steps import StepRecord, StepState
 from ..observers._activity import Trouble
 from ..planning._charts import spoken_duration
 from ._access import Access
-from ._actions import ACTS, Act
+from ._actions import KEY_ACTIONS, KeyAction
 from ._filters import AGES, RERUNS, Filters
 from ._timeline import CAUSES, TimelineEntry, timeline
 
@@ -112,7 +112,7 @@ class KeysPage:
     next_path: str
     is_first: bool
     first_path: str
-    acts: tuple[tuple[Act, str], ...]
+    actions: tuple[tuple[KeyAction, str], ...]
     """Actions on everything that matches, and their paths."""
     empty: str
 
@@ -149,10 +149,10 @@ def keys_page(
         next_path=f"keys{_with(filters, after)}" if after else "",
         is_first=is_first,
         first_path=f"keys{filters.url()}",
-        acts=tuple(
-            (act, f"act/{act.name}{filters.url()}")
-            for act in ACTS.values()
-            if access.may_act and act.states
+        actions=tuple(
+            (action, f"actions/{action.name}{filters.url()}")
+            for action in KEY_ACTIONS.values()
+            if access.may_act and action.states
         ),
         empty="" if records else _nothing(filters, stats),
     )
@@ -227,7 +227,7 @@ class StepRow:
     attempt: int
     changed: When
     ends: When | None
-    act: Act | None
+    action: KeyAction | None
     """What an operator may do about it."""
 
 
@@ -241,7 +241,7 @@ class KeyPage:
     moments: tuple[Moment, ...]
     steps: tuple[StepRow, ...]
     """Of a durable run."""
-    acts: tuple[Act, ...]
+    actions: tuple[KeyAction, ...]
     needs_force: bool
     """A completed key: a release needs a tick more."""
     warning: str
@@ -269,10 +269,10 @@ def key_page(
         facts=tuple(_facts(record, access)),
         moments=tuple(_moment(entry, now) for entry in timeline(record, audit, seen, now)),
         steps=tuple(_step(step, record, access, now) for step in record.steps),
-        acts=tuple(
-            _RESUME if record.steps and act.name == "release" else act
-            for act in ACTS.values()
-            if _is_offered(act, record, access)
+        actions=tuple(
+            _RESUME if record.steps and action.name == "release" else action
+            for action in KEY_ACTIONS.values()
+            if _is_offered(action, record, access)
         ),
         needs_force=record.state is State.COMPLETED,
         warning="Its worker loses the claim, and the work may be done twice." if running else "",
@@ -283,15 +283,15 @@ def key_page(
 
 
 _RESUME: Final = replace(
-    ACTS["release"],
+    KEY_ACTIONS["release"],
     meaning="The run continues where it stopped: its recorded steps are kept, also while it is being undone.",
 )
 
 
-def _is_offered(act: Act, record: Record, access: Access) -> bool:
-    if act.of_step or (act.name == "restart" and not record.steps):
+def _is_offered(action: KeyAction, record: Record, access: Access) -> bool:
+    if action.of_step or (action.name == "restart" and not record.steps):
         return False
-    return access.may_act and record.key is not None and act.is_possible(record.state)
+    return access.may_act and record.key is not None and action.is_possible(record.state)
 
 
 def _step(step: StepRecord, record: Record, access: Access, now: datetime) -> StepRow:
@@ -303,21 +303,21 @@ def _step(step: StepRecord, record: Record, access: Access, now: datetime) -> St
         attempt=step.attempt,
         changed=When.of(step.changed_at, now),
         ends=None if step.due_at is None else When.of(step.due_at, now),
-        act=_act_of_step(step, record) if access.may_act else None,
+        action=_action_of_step(step, record) if access.may_act else None,
     )
 
 
-def _act_of_step(step: StepRecord, record: Record) -> Act | None:
+def _action_of_step(step: StepRecord, record: Record) -> KeyAction | None:
     if record.state in (State.COMPLETED, State.FAILED, State.FORGOTTEN):
         return None
     waits = step.kind == "wait" and step.state is StepState.WAITING
     if waits and not step.name.startswith(INNER):
-        return ACTS["signal"]
+        return KEY_ACTIONS["signal"]
     if record.state not in (State.HELD, State.PARKED):
         return None
     names = {each.name for each in record.steps}
     to_undo = step.undo and FAILURE in names and UNDO + step.name not in names
-    return ACTS["skip"] if to_undo or step.state is StepState.STARTED else None
+    return KEY_ACTIONS["skip"] if to_undo or step.state is StepState.STARTED else None
 
 
 def _facts(record: Record, access: Access) -> Iterable[tuple[str, str]]:

@@ -55,13 +55,15 @@ def timeline(
     record: Record, audit: Iterable[AuditEntry], seen: Iterable[Trouble], now: datetime
 ) -> list[TimelineEntry]:
     """What is known of this key, the oldest first. ``seen``: what this process saw, of any key."""
-    acts = [_act(entry) for entry in audit]
-    past = [_first(record), *acts]
+    actions = [_action(entry) for entry in audit]
+    past = [_first(record), *actions]
     past += [
         entry for one in seen if (entry := _seen(one, record)) is not None and entry not in past
     ]
     changed = _last_change(record)
-    if changed is not None and not any(_same_time(act.at, record.changed_at) for act in acts):
+    if changed is not None and not any(
+        _same_time(action.at, record.changed_at) for action in actions
+    ):
         past.append(changed)
     past.sort(key=lambda entry: entry.at or record.created_at)
     if record.attempt > 1:
@@ -83,7 +85,7 @@ def _between(record: Record) -> TimelineEntry:
     return TimelineEntry(None, "unknown", title, f"{why}the record keeps no times in between")
 
 
-def _act(entry: AuditEntry) -> TimelineEntry:
+def _action(entry: AuditEntry) -> TimelineEntry:
     done = _DONE.get(entry.action, entry.action)
     title = f"{visible(entry.by)} {done} the key"
     was = f"it was {state_words(entry.state_before)}"

@@ -67,8 +67,8 @@ class Visits:
     ) -> None:
         self._backend, self._resolve, self._login = backend, resolve_access, login
 
-    def _page(self, page: Page, *, acts: bool = False, public: bool = False) -> Any:
-        """A route's endpoint. ``acts``: only for those who may act. ``public``: without access."""
+    def _page(self, page: Page, *, changes: bool = False, public: bool = False) -> Any:
+        """A route's endpoint. ``changes``: only for those who may act. ``public``: without access."""
 
         async def endpoint(request: Request) -> Response:
             access = FORBIDDEN if public else await self._access(request)
@@ -76,7 +76,7 @@ class Visits:
             visit = Visit(request, access, {}, [], cookie or new_token(), datetime.now(UTC))
             if not public and not access.may_read:
                 return self._forbidden(visit)
-            if acts and not access.may_act:
+            if changes and not access.may_act:
                 return self._sorry(visit, 403, "Read-only", "You have read-only access.")
             if request.method == "POST":
                 visit.fields = await _form(request)

@@ -28,10 +28,11 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from .._core.commands import LostBeforeStartError
 from .._core.consuming.message import Message, body_of, key_of
 from .._core.consuming.recovery import Recover, default_recovery
 from .._core.handler_kind import expect_done
-from .._core.handler_profile import FingerprintSetting
+from .._core.handler_profile import FingerprintSetting, profile_of
 from .._core.handler_scope import scope_of_function
 from .._core.sqs_wire import BODY, ID, OURS, deduplication_id, headers_of
 from .._core.sqs_wire import body_of as body_of_text
@@ -89,6 +90,7 @@ def batch_handler(
         function: Callable[[Message], Any],
     ) -> Callable[[dict[str, Any], LambdaContext], BatchAnswer]:
         inner = scope_of_function(function) if scope is None else tuple(scope)
+        profile = profile_of(function)
 
         @functools.wraps(function)
         def handle(event: dict[str, Any], context: LambdaContext) -> BatchAnswer:
@@ -104,8 +106,9 @@ def batch_handler(
                 verdicts = verdicts_on(
                     owner,
                     [record.message for record in some],
-                    function,
+                    functools.partial(_in_time, context, function),
                     key=key or key_of,
+                    profile=profile,
                     recover=recover or default_recovery,
                     concurrency=most,
                 )
@@ -176,6 +179,13 @@ def bounded(policy: Policy, left: float) -> Policy:
         wait=min(seconds(policy.wait), usable),
         timeout=None if policy.timeout is None else min(seconds(policy.timeout), usable),
     )
+
+
+def _in_time(context: LambdaContext, function: Callable[[Message], Any], message: Message) -> Any:
+    """Several messages are claimed together, and there may be no time left for the last ones."""
+    if _left(context) <= RESERVE:
+        raise LostBeforeStartError("the invocation ends, so the handler was not started")
+    return function(message)
 
 
 def _left(context: LambdaContext) -> float:

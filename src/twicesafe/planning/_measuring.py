@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["DuplicateSample", "Measured", "measure", "measured_from"]
 
 SAMPLE: Final = 10_000
+MEASURED: Final = 2000
+"""Enough for a rate, a median and a mean; a database sorts more than this on disk, which takes seconds."""
 _LONGER: Final = (
     "raise the retention above the time for which senders retry; `twicesafe plan` computes it"
 )
@@ -80,7 +82,7 @@ class Measured:
         return self.new_keys / (1 - duplicates)
 
 
-def measure(receiver: Receiver, limit: int = SAMPLE) -> Measured:
+def measure(receiver: Receiver, limit: int = MEASURED) -> Measured:
     """Read the newest records of a store, at most ``limit``."""
     found, _ = receiver.records_page(limit=limit)  # one page: Redis scans all keys for each
     return measured_from(found)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.health import Health, Signs, Thresholds, judge
+from .._core.protocol import Browse, Page, Survey
 from .._core.sample_schedule import SampleSchedule
+from .._core.searching import Question
 from .._values.clocks import since_boot
 from .._values.keys import Key
-from .._values.records import Stats
+from .._values.records import Record, Stats
 from ..errors import TwicesafeError
 from ._operator_flows import sampled
 
@@ -44,18 +48,24 @@ async def judge_now_async(receiver: AsyncReceiver, thresholds: Thresholds | None
     return judge(await take_signs_async(receiver), thresholds or Thresholds())
 
 
-def take_signs(receiver: Receiver, stats: Stats | None = None) -> Signs:
-    """`stats`: a count that is fresh enough; None: count now."""
+def take_signs(
+    receiver: Receiver, stats: Stats | None = None, count: Callable[[], Stats] | None = None
+) -> Signs:
+    """`stats`: a count that is fresh enough; None: count now, with `count` or `receiver.sample`."""
     began = since_boot()
     try:
         receiver.record(_PROBE)
         took = since_boot() - began
-        return _signs(receiver, took, receiver.sample() if stats is None else stats)
+        return _signs(receiver, took, (count or receiver.sample)() if stats is None else stats)
     except TwicesafeError as error:
         return Signs(answered_in=None, error=str(error), **_own(receiver))
 
 
-async def take_signs_async(receiver: AsyncReceiver, stats: Stats | None = None) -> Signs:
+async def take_signs_async(
+    receiver: AsyncReceiver,
+    stats: Stats | None = None,
+    count: Callable[[], Awaitable[Stats]] | None = None,
+) -> Signs:
     import asyncio
 
     began = since_boot()
@@ -63,7 +73,8 @@ async def take_signs_async(receiver: AsyncReceiver, stats: Stats | None = None) 
         async with asyncio.timeout(PROBE_TIMEOUT):
             await receiver.record(_PROBE)
         took = since_boot() - began
-        return _signs(receiver, took, await receiver.sample() if stats is None else stats)
+        counted = await (count or receiver.sample)() if stats is None else stats
+        return _signs(receiver, took, counted)
     except (TwicesafeError, TimeoutError) as error:
         return Signs(answered_in=None, error=_text(error), **_own(receiver))
 
@@ -111,11 +122,19 @@ def _own(receiver: Any) -> dict[str, Any]:
 class Cached:
     """Health for probes that ask often: the records are counted at a bounded pace."""
 
-    def __init__(self, receiver: Receiver | AsyncReceiver, thresholds: Thresholds) -> None:
+    def __init__(
+        self, receiver: Receiver | AsyncReceiver, thresholds: Thresholds, newest: int = 0
+    ) -> None:
+        """``newest``: with each count, look at this many of the newest records, too."""
         self._receiver, self._thresholds = receiver, thresholds
+        self._asks: list[Question] = [Survey()]
+        if newest:
+            self._asks.append(Browse(newest))
         self._samples = SampleSchedule(COUNTS, since_boot)
         self.stats: Stats | None = None
         """The last count."""
+        self.newest: list[Record] = []
+        """The newest records at the last count."""
         self._counting = threading.Lock()
 
     def health(self) -> Health:
@@ -125,16 +144,39 @@ class Cached:
     def _take(self) -> Signs:
         receiver = cast("Receiver", self._receiver)
         if not self._samples.is_due():
-            return take_signs(receiver, self.stats)
+            return take_signs(receiver, self.stats, self._count)
         with self._samples.measured():
-            return take_signs(receiver)
+            return take_signs(receiver, count=self._count)
+
+    @contextmanager
+    def joined(self) -> Iterator[list[Question]]:
+        """The questions of a count, if one is due, to ask with others of the same screen; then call `counted`."""
+        if not self._samples.is_due():
+            yield []
+            return
+        with self._samples.measured():
+            yield self._asks
+
+    def _count(self) -> Stats:
+        receiver = cast("Receiver", self._receiver)
+        return self.counted(*receiver._runtime.run(receiver._together(*self._asks)))
+
+    async def _count_async(self) -> Stats:
+        receiver = cast("AsyncReceiver", self._receiver)
+        return self.counted(*await receiver._runtime.run(receiver._together(*self._asks)))
+
+    def counted(self, stats: Stats, newest: Page | None = None) -> Stats:
+        """Take the answers to the questions of a count."""
+        self.stats = stats
+        self.newest = [] if newest is None else newest.view()
+        return self._receiver._tell_sample(stats)
 
     async def health_async(self) -> Health:
         receiver = cast("AsyncReceiver", self._receiver)
         if not self._samples.is_due():
-            return self._judged(await take_signs_async(receiver, self.stats))
+            return self._judged(await take_signs_async(receiver, self.stats, self._count_async))
         with self._samples.measured():
-            return self._judged(await take_signs_async(receiver))
+            return self._judged(await take_signs_async(receiver, count=self._count_async))
 
     def _judged(self, signs: Signs) -> Health:
         self.stats = signs.stats or self.stats

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Unpack, cast
 
 from .._core import operations, searching
+from .._core.protocol import Browse, Survey
 from .._core.searching import Conditions, When
 from .._core.secret_check import problem_with_secret
 from .._values.clocks import wall_clock
@@ -109,12 +110,12 @@ class Inspection(OperatorFlows):
         """Check the settings that the guarantees depend on, the sweep, and the newest records."""
         from ..planning import measured_from
 
-        found, _ = self.records_page(limit=LOOKED_AT)
+        stats, newest = self._runtime.run(self._together(Survey(), Browse(LOOKED_AT)))
         return [
             *self._runtime.store.doctor(),
             *about_secret(self._runtime.run(problem_with_secret(self._hidden))),
-            *unswept(self.stats()),
-            *measured_from(found).findings(),
+            *unswept(stats),
+            *measured_from(newest.view()).findings(),
         ]
 
 
@@ -195,10 +196,10 @@ class AsyncInspection(OperatorFlows):
         """Check the settings that the guarantees depend on, the sweep, and the newest records."""
         from ..planning import measured_from
 
-        found, _ = await self.records_page(limit=LOOKED_AT)
+        stats, newest = await self._runtime.run(self._together(Survey(), Browse(LOOKED_AT)))
         return [
             *await self._runtime.store.doctor(),
             *about_secret(await self._runtime.run(problem_with_secret(self._hidden))),
-            *unswept(await self.stats()),
-            *measured_from(found).findings(),
+            *unswept(stats),
+            *measured_from(newest.view()).findings(),
         ]

@@ -12,7 +12,7 @@ from .._core.durable.run_requests import FOREVER, Restart
 from .._core.durable.run_state import checked_name
 from .._core.encrypting import encrypted, encrypted_step
 from .._core.protocol import Discard, Forget, Release, Resolve
-from .._core.searching import Conditions, conditions
+from .._core.searching import Conditions, Question, conditions, together
 from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.records import Record, State, Stats
@@ -123,6 +123,10 @@ class OperatorFlows(ReceiverBase):
         if self._hidden is not None:
             asked["value"], asked["scope"] = self._hidden.asked(asked["value"], asked["scope"])
         return asked
+
+    def _together(self, *asks: Question) -> Flow[list[Any]]:
+        """The answers to several questions about all records, in one look where the store can do that."""
+        return together(asks, self.store.answers_together)
 
     def _tell_parked(self, records: list[Record]) -> list[Record]:
         for record in records:

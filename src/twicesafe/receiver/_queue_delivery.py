@@ -15,7 +15,7 @@ from .._core.batch import deliver_many
 from .._core.call import Call
 from .._core.consuming.recovery import DeadLetter, Recover, Retry, decide
 from .._core.consuming.verdicts import Verdict, verdict_of
-from .._core.handler_profile import profile_of
+from .._core.handler_profile import HandlerProfile, profile_of
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
@@ -123,11 +123,12 @@ def verdicts_on(
     handler: Callable[[Any], Any],
     *,
     key: Callable[[Any], KeyLike],
+    profile: HandlerProfile,
     recover: Recover,
     concurrency: int,
 ) -> list[Verdict[Any]]:
     """One verdict per message, in order; claimed and recorded together, as by `process_many`."""
-    calls, bad = calls_of(receiver, messages, handler, key, profile_of(handler), recover)
+    calls, bad = calls_of(receiver, messages, handler, key, profile, recover)
     answers = receiver._runtime.run(deliver_many(calls, concurrency)) if calls else []
     return [_verdict(one) for one in merged(len(messages), calls, answers, bad)]
 

@@ -77,6 +77,8 @@ class _Described:
     why. The store table shows it."""
     recalls: ClassVar[bool] = False
     """`recall` works: the store is embedded, so it can look without a round trip."""
+    answers_together: ClassVar[bool] = False
+    """Several questions about many records in one `perform_many` take as long as one of them."""
     url: str
     """The URL without its password."""
     hidden_keys: HiddenKeys | None = None

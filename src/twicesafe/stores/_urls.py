@@ -281,9 +281,11 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
     if not url:
         named = "an empty URL (is its environment variable set?)"
+    names = [f"{name}:" for name in [*schemes, *added]]
+    meant = suggestion(f"{scheme}:" if colon and "@" not in scheme else "", names, " ")
     raise ConfigurationError(
-        f"no {what} for {named}: a {what} URL starts with one of "
-        f"{', '.join(f'{name}:' for name in [*schemes, *added])}"
+        f"no {what} for {named}{f' ({meant})' if meant.strip() else ''}: a {what} URL starts with one of "
+        f"{', '.join(names)}"
     )
 
 

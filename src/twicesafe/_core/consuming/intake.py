@@ -15,6 +15,9 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Hashable
+from typing import Any
+
+import msgspec
 
 from ..._values.context import ActiveClaim
 from ..call import Call
@@ -23,43 +26,29 @@ from .message import Received
 __all__ = ["Delivery", "Intake"]
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False):
     """One message that is held: fetched, and not settled with the broker."""
 
-    __slots__ = (
-        "call",
-        "claim",
-        "dead",
-        "doomed",
-        "extended",
-        "lane",
-        "leases",
-        "mark",
-        "number",
-        "received",
-        "revoked",
-        "state",
-    )
-
-    def __init__(self, number: int, received: Received, now: float, leases: bool) -> None:
-        self.number = number
-        self.leases = leases
-        self.received = received
-        self.extended = now
-        """When the broker last began to wait for it."""
-        self.call: Call | None = None
-        self.mark: Call | None = None
-        """Transaction mode: what is claimed to count its start; None: its start is not counted."""
-        self.claim: ActiveClaim | None = None
-        self.doomed: Exception | None = None
-        """Transaction mode: why it will be dead, unless its record says that it is done."""
-        self.lane: Hashable = number
-        self.dead: Exception | None = None
-        """Why it goes to the dead letters; its call then publishes it there."""
-        self.revoked = False
-        """Its partition was taken away: it never starts again here."""
-        self.state = "waiting"
-        """waiting, running, resting or suspect"""
+    number: int
+    received: Received
+    extended: float
+    """When the broker last began to wait for it."""
+    leases: bool
+    lane: Any
+    call: Call | None = None
+    claim: ActiveClaim | None = None
+    mark: Call | None = None
+    """Transaction mode: what is claimed to count its start; None: its start is not counted."""
+    doomed: Exception | None = None
+    """Transaction mode: why it will be dead, unless its record says that it is done."""
+    dead: Exception | None = None
+    """Why it goes to the dead letters; its call then publishes it there."""
+    overdue: bool = False
+    """It was not extended in time, so the broker may have delivered it elsewhere."""
+    revoked: bool = False
+    """Its partition was taken away: it never starts again here."""
+    state: str = "waiting"
+    """waiting, running, resting or suspect"""
 
     @property
     def is_marked(self) -> bool:
@@ -81,7 +70,7 @@ class Intake:
         self.held: dict[int, Delivery] = {}
         self.running = 0
         self.resting = 0
-        self._lanes: dict[Hashable, deque[Delivery]] = {}
+        self._lanes: dict[Hashable, list[Delivery]] = {}
         self._ready: OrderedDict[Hashable, None] = OrderedDict()
         """Lanes whose first message may start."""
         self._rests: list[tuple[float, int]] = []
@@ -91,10 +80,13 @@ class Intake:
 
     def add(self, delivery: Delivery) -> None:
         self.held[delivery.number] = delivery
-        lane = self._lanes.setdefault(delivery.lane, deque())
-        lane.append(delivery)
-        if len(lane) == 1:
-            self._ready[delivery.lane] = None
+        name = delivery.lane
+        lane = self._lanes.get(name)
+        if lane is None:
+            self._lanes[name] = [delivery]
+            self._ready[name] = None
+        else:
+            lane.append(delivery)
 
     def take(self, most: int, now: float) -> list[Delivery]:
         """The next messages to start. A suspect comes alone, when nothing runs."""
@@ -166,11 +158,12 @@ class Intake:
         del self.held[delivery.number]
         lane = self._lanes[delivery.lane]
         first = lane[0] is delivery
-        lane.remove(delivery)
-        if not lane:
+        if len(lane) == 1:
             del self._lanes[delivery.lane]
             self._ready.pop(delivery.lane, None)
-        elif first and lane[0].state == "waiting":
+            return
+        lane.remove(delivery)
+        if first and lane[0].state == "waiting":
             self._ready[delivery.lane] = None
 
     def _stops(self, delivery: Delivery, state: str) -> None:

@@ -27,6 +27,10 @@ __all__ = ["KEY_HEADER", "Message", "Received", "body_of", "key_of", "lane_of"]
 
 KEY_HEADER: Final = "idempotency-key"
 
+_CLOUD_EVENTS: Final = tuple(
+    (mark + "id", mark + "source") for mark in ("ce-", "ce_", "cloudevents:", "cloudevents_")
+)
+
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One message as its handler gets it."""
@@ -63,16 +67,17 @@ def key_of(message: Message) -> Key | str:
     """The key of a message whose consumer has no ``key=``. Most are texts: as a Key, each would be hashed here and
     again with its scope."""
     headers = message.headers
-    if KEY_HEADER in headers:
-        try:
-            return parse_key([headers[KEY_HEADER].encode()], most=MAX_KEY_BYTES)
-        except BadKey as bad:
-            raise InvalidKeyError(
-                f"the producer's {KEY_HEADER} is not valid: {bad}; the producer must correct it"
-            ) from None
-    source, id_ = _cloud_event(headers)
-    if source and id_:
-        return Key.natural(source, id_, scope=("cloudevent",))
+    if headers:
+        if KEY_HEADER in headers:
+            try:
+                return parse_key([headers[KEY_HEADER].encode()], most=MAX_KEY_BYTES)
+            except BadKey as bad:
+                raise InvalidKeyError(
+                    f"the producer's {KEY_HEADER} is not valid: {bad}; the producer must correct it"
+                ) from None
+        source, id_ = _cloud_event(headers)
+        if source and id_:
+            return Key.natural(source, id_, scope=("cloudevent",))
     if message.id:
         return _fitting(message.id)
     if message.position:
@@ -81,9 +86,9 @@ def key_of(message: Message) -> Key | str:
 
 
 def _cloud_event(headers: dict[str, str]) -> tuple[str, str]:
-    for mark in ("ce-", "ce_", "cloudevents:", "cloudevents_"):
-        if mark + "id" in headers:
-            return headers.get(mark + "source", ""), headers[mark + "id"]
+    for id_, source in _CLOUD_EVENTS:
+        if id_ in headers:
+            return headers.get(source, ""), headers[id_]
     return "", ""
 
 
@@ -100,4 +105,9 @@ def lane_of(message: Message) -> str:
 
 def _fitting(text: str) -> str:
     """A long text is hashed: producers may use ids that are longer than a key."""
-    return text if len(text.encode()) <= MAX_KEY_BYTES else Key.natural(text).value
+    if (
+        len(text) <= MAX_KEY_BYTES // 4
+        or len(text.encode("utf-8", "surrogatepass")) <= MAX_KEY_BYTES
+    ):
+        return text
+    return Key.natural(text).value

@@ -10,6 +10,7 @@ the store down does not.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -57,26 +58,28 @@ def decide(
     recover: Recover, message: Any, policy: ResolvedPolicy
 ) -> Callable[[Exception, int], Exception]:
     """A function of an error and its attempt: the error that says what happens next."""
+    return functools.partial(_decision, recover, message, policy)
 
-    def decision(error: Exception, attempt: int) -> Exception:
-        if policy.remember and isinstance(error, policy.remember):
-            return error  # recorded as the answer of the key
-        given: Exception = error
-        if not isinstance(error, (Retry, DeadLetter)):
-            given = _asked(recover, message, error, attempt)
-            given.__cause__ = error
-        if isinstance(given, DeadLetter):
-            return given
-        assert isinstance(given, Retry)
-        if attempt >= policy.max_attempts:
-            last = DeadLetter(f"{attempt} attempts failed; the last one: {_said(given)}")
-            last.__cause__ = given.__cause__ or given
-            return last
-        if given.after is None:
-            given.after = policy.backoff.delay(attempt, chance(new_owner(), attempt))
+
+def _decision(
+    recover: Recover, message: Any, policy: ResolvedPolicy, error: Exception, attempt: int
+) -> Exception:
+    if policy.remember and isinstance(error, policy.remember):
+        return error  # recorded as the answer of the key
+    given: Exception = error
+    if not isinstance(error, (Retry, DeadLetter)):
+        given = _asked(recover, message, error, attempt)
+        given.__cause__ = error
+    if isinstance(given, DeadLetter):
         return given
-
-    return decision
+    assert isinstance(given, Retry)
+    if attempt >= policy.max_attempts:
+        last = DeadLetter(f"{attempt} attempts failed; the last one: {_said(given)}")
+        last.__cause__ = given.__cause__ or given
+        return last
+    if given.after is None:
+        given.after = policy.backoff.delay(attempt, chance(new_owner(), attempt))
+    return given
 
 
 def _asked(recover: Recover, message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:

@@ -96,6 +96,7 @@ class Settlement:
         if not due:
             return
         for delivery in due:
+            delivery.overdue |= now - delivery.extended >= state.patience
             delivery.extended = now
         try:
             yield Extend([delivery.received.receipt for delivery in due])

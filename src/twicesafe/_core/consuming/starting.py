@@ -5,7 +5,7 @@
                         start is counted outside of it: a *mark* is claimed before it and always given
                         back after it. A worker that dies leaves its mark, and the next
                         claim of the mark counts the crash. A first delivery, as the broker counts them,
-                        needs no mark: nothing can have died in it.
+                        needs no mark: nothing can have died in it, as long as the broker waits for us.
     dead letters        claimed under a separate key, in both modes
 
 Attempts count starts: no message is claimed before it can start, so a process that dies has counted
@@ -25,10 +25,11 @@ from ..._values.outcomes import Outcome
 from ..._values.records import Cause
 from ...errors import StoreUnavailableError, TwicesafeError
 from ..batch import ask_all, job_of
+from ..call import Call
 from ..commands import Detach, Flow, Invoke, PerformMany
 from ..delivery import claim_request, granted
 from ..duplicates import outcome_of, refusal
-from ..protocol import Abandon
+from ..protocol import Abandon, ClaimRequest
 from ..protocol import Verdict as Answer
 from .intake import Delivery, Intake
 from .outage import Outage
@@ -89,9 +90,16 @@ class Starting:
         free = state.concurrency - intake.running
         chosen = intake.take(free, state.clock()) if free > 0 else []
         yield from self._look_behind(chosen)
+        if not state.leases:
+            self._mark_overdue(chosen)
         jobs: Jobs = []
-        claimed = [delivery for delivery in chosen if delivery.claims is not None]
-        unclaimed = [delivery for delivery in chosen if delivery.claims is None]
+        claimed: list[tuple[Delivery, Call]] = []
+        unclaimed: list[Delivery] = []
+        for delivery in chosen:
+            if (claims := delivery.claims) is not None:
+                claimed.append((delivery, claims))
+            else:
+                unclaimed.append(delivery)
         if claimed:
             yield from self._claim(claimed, jobs)
         for delivery in unclaimed:
@@ -107,38 +115,45 @@ class Starting:
 
     # -- claims -------------------------------------------------------------------------------
 
-    def _claim(self, chosen: list[Delivery], jobs: Jobs) -> Flow[None]:
+    def _claim(self, chosen: list[tuple[Delivery, Call]], jobs: Jobs) -> Flow[None]:
         """Claim what can start now, in one request; the winners are added to `jobs`."""
-        calls = [delivery.claims for delivery in chosen]
-        asks = [claim_request(call) for call in calls if call is not None]
+        asks = [claim_request(call) for _, call in chosen]
         clock = self._state.clock
         sent = clock()
         replies = yield from ask_all(asks)
         late = clock() - sent
         alone = self._intake.running == 1
-        for delivery, call, ask, reply in zip(chosen, calls, asks, replies, strict=True):
-            assert call is not None
-            unused = Abandon(ask.key.id, ask.owner, call.policy.retention_ms)
-            suspect = not isinstance(reply, Exception) and reply.cause is Cause.LEASE_EXPIRED
+        for (delivery, call), ask, reply in zip(chosen, asks, replies, strict=True):
             if isinstance(reply, Exception):
-                self._not_claimed(delivery, unused, reply)
-            elif reply.verdict is not Answer.WON:
+                self._not_claimed(delivery, _unused(call, ask), reply)
+                continue
+            suspect = reply.cause is Cause.LEASE_EXPIRED
+            if reply.verdict is not Answer.WON:
                 self._answered_without_running(delivery, reply)
             elif late >= call.policy.usable:  # P7
-                self.unused.append(unused)
+                self.unused.append(_unused(call, ask))
                 self._intake.again(delivery)
             elif self._is_behind(delivery):
-                self.unused.append(unused)
+                self.unused.append(_unused(call, ask))
                 self._make_dead(delivery, _behind(delivery))
                 self._intake.again(delivery)
             elif suspect and not alone:
-                self.unused.append(unused)
+                self.unused.append(_unused(call, ask))
                 self._intake.suspect(delivery)
             else:
                 if suspect:
                     self._intake.isolate(delivery)
                 delivery.claim = granted(call, ask, reply, sent)
                 jobs.append((delivery.number, self._job(delivery)))
+
+    def _mark_overdue(self, chosen: list[Delivery]) -> None:
+        """What the broker waits for no longer may run elsewhere, too: its starts are counted from now on."""
+        state, now = self._state, self._state.clock()
+        for delivery in chosen:
+            late = state.patience and now - delivery.extended >= state.patience
+            if (late or delivery.overdue) and delivery.mark is None and delivery.dead is None:
+                assert delivery.call is not None
+                delivery.mark = state.mark(delivery.received.message, delivery.call, True)
 
     def _job(self, delivery: Delivery) -> Invoke | Detach:
         call, claim = delivery.call, delivery.claim
@@ -217,8 +232,9 @@ class Starting:
                 delivery.doomed = _behind(delivery)
 
     def _is_behind(self, delivery: Delivery) -> bool:
-        undecided = delivery.dead is None and delivery.doomed is None
-        return delivery.lane in self.parked and undecided
+        if not self.parked or delivery.lane not in self.parked:
+            return False
+        return delivery.dead is None and delivery.doomed is None
 
     def _know_parked_lanes(self) -> Flow[bool]:
         """Read the parked lanes if they may have changed. False: the store does not answer."""
@@ -232,6 +248,10 @@ class Starting:
             return False
         self.parked, self._lanes_read = set(parked), now
         return True
+
+
+def _unused(call: Call, ask: ClaimRequest) -> Abandon:
+    return Abandon(ask.key.id, ask.owner, call.policy.retention_ms)
 
 
 def _behind(delivery: Delivery) -> Behind:

@@ -123,7 +123,7 @@ class Report(msgspec.Struct):
     """Messages that were published to the dead letters."""
 
 
-def _no_mark(message: Message, call: Call) -> Call | None:
+def _no_mark(message: Message, call: Call, elsewhere: bool = False) -> Call | None:
     return None
 
 
@@ -139,7 +139,7 @@ class ConsumerState:
         *,
         call: Callable[[Message], Call],
         dead_call: Callable[[Message, Exception], Call],
-        mark: Callable[[Message, Call], Call | None] = _no_mark,
+        mark: Callable[[Message, Call, bool], Call | None] = _no_mark,
         look_up: Callable[[Message, Exception], Callable[[], Any]] = _no_look,
         concurrency: int,
         batch: int,
@@ -157,7 +157,8 @@ class ConsumerState:
         self.dead_call = dead_call
         """The call that publishes a message to the dead letters."""
         self.mark = mark
-        """Transaction mode: the call whose claim counts a start of this message, if it must count."""
+        """Transaction mode: the call whose claim counts a start of this message, if it must count: the
+        broker has delivered it before, or it may have delivered it elsewhere since."""
         self.look_up = look_up
         """Transaction mode: what to run to get a message's recorded outcome; without one it raises
         this error."""

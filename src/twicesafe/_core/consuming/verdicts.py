@@ -1,7 +1,8 @@
 """The verdict on a delivery: acknowledge it, try it again, or send it to the dead letters.
 
     ran, or a repeat of what is done                       ack
-    in progress elsewhere, the claim was lost, no store    retry; nothing is counted
+    in progress elsewhere, or here after its time-out;     retry; nothing is counted
+    the claim was lost; no store
     failed, attempts are left                              retry after the back-off
     failed for good; no usable key; another payload        dead_letter
     under a known id; parked, held
@@ -32,6 +33,7 @@ from ...errors import (
     TooManyWaitersError,
     UsageError,
 )
+from ..commands import StillRunningError
 from .recovery import Retry
 
 __all__ = ["Action", "Verdict", "is_counted", "verdict_of"]
@@ -60,6 +62,7 @@ class Verdict(msgspec.Struct, Generic[T], frozen=True):
 
 _WAITS: Final[tuple[tuple[type[Exception], float], ...]] = (
     (StillInProgressError, SOON),
+    (StillRunningError, SOON),
     (TooManyWaitersError, SOON),
     (LeaseLostError, SOON),
     (StoreError, OUTAGE),

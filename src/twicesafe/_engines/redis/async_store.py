@@ -26,6 +26,7 @@ class AsyncRedisStore(AsyncStore):
     """The async store, for event loops."""
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
+    answers_together: ClassVar[bool] = True
 
     def __init__(self, settings: Settings, scripts: Scripts | None = None) -> None:
         self.settings = settings

@@ -35,6 +35,7 @@ from ...stores._base import Program
 from ..sql.commands import CAUSES, number_of, scope_text
 from .arguments import ACKS, MOVED, fail_values, fence_of, milliseconds, only_if, operator_text
 from .error_messages import MigratingError
+from .key_search import QUESTIONS
 from .record_layout import row_of
 from .routing import ScriptCall
 from .run_programs import RedisRuns
@@ -78,8 +79,16 @@ class RedisPrograms(RedisRuns):
             replies = yield calls
             for index, reply in zip(indexes, replies, strict=True):
                 answers[index] = self.answer(asks[index], reply)
+        asked = {index: ask for index, ask in enumerate(asks) if ask.op in QUESTIONS}
+        if asked:
+            try:
+                found = yield from self.search(list(asked.values()))
+            except Exception as error:
+                found = [error] * len(asked)
+            for index, answer in zip(asked, found, strict=True):
+                answers[index] = answer
         for index, ask in enumerate(asks):
-            if ask.op not in SIMPLE or (
+            if (ask.op not in SIMPLE and index not in asked) or (
                 isinstance(answers[index], MigratingError) and ask.op in ACTS
             ):
                 try:

@@ -48,6 +48,7 @@ class RedisStore(Store):
     """The blocking store, for threads."""
 
     capabilities: ClassVar[Capabilities] = CAPABILITIES
+    answers_together: ClassVar[bool] = True
 
     def __init__(
         self,

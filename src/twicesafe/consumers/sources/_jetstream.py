@@ -1,25 +1,61 @@
-"""What JetStream sends for a request of a pull consumer: messages, and then a status."""
+"""What JetStream sends to a pull consumer: messages and a status for a request, and confirmations."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final
 
 from ..._core.consuming.message import Message
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers._header_lines import text_of
 
-__all__ = ["PullReplies", "message_of"]
+__all__ = ["Confirmations", "PullReplies", "message_of"]
 
 _OURS: Final = frozenset({"nats-msg-id", "twicesafe-id", "twicesafe-key"})
 
 
-class PullReplies:
+class Replies:
+    """What is awaited on one subscription; `done` ends with the last of it."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def _end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class Confirmations(Replies):
+    """One reply for each acknowledgement. A subscription that they share costs half of a request each."""
+
+    def __init__(self, subjects: Iterable[str]) -> None:
+        super().__init__()
+        self.missing = set(subjects)
+        """Where no reply came yet."""
+
+    def take(self, message: Any) -> None:
+        if message.headers and message.headers.get("Status") == "503":
+            gone = "there is no such durable any more"
+            self.fail(
+                BrokerUnavailableError(f"JetStream took no acknowledgement: {gone}", blames="none")
+            )
+            return
+        self.missing.discard(message.subject)
+        if not self.missing:
+            self._end()
+
+
+class PullReplies(Replies):
     """What came for one request."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self.messages: list[Any] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._most = most
 
     def take(self, message: Any) -> None:
@@ -35,14 +71,6 @@ class PullReplies:
             said = message.headers.get("Description", "").strip() or status
             gone = "there is no such durable any more" if status == "503" else said
             self.fail(BrokerUnavailableError(f"JetStream refused the fetch: {gone}", blames="none"))
-
-    def fail(self, error: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-
-    def _end(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
 
 
 def message_of(message: Any) -> Message:

@@ -38,7 +38,7 @@ from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
 from ...outbox.publishers._urls import driver_url
 from ._connection import ConnectionSource, named, with_query
-from ._jetstream import PullReplies, message_of
+from ._jetstream import Confirmations, PullReplies, message_of
 
 __all__ = ["JetStreamSource"]
 
@@ -95,6 +95,9 @@ class JetStreamSource(ConnectionSource):
         self._inbox: Any = None
         """The subscription that gets what we ask for."""
         self._request: PullReplies | None = None
+        self._confirmed_at: Any = None
+        """The subscription that gets the confirmations of acknowledgements."""
+        self._confirmations: Confirmations | None = None
         self._deliveries = itertools.count(1)
         self._valid_until: dict[Receipt, float] = {}
 
@@ -131,7 +134,7 @@ class JetStreamSource(ConnectionSource):
         config, self._start = durable.config, "all"
         self.patience = min([config.ack_wait, *(config.backoff or ())])
         self.most_held = config.max_ack_pending if config.max_ack_pending > 0 else MOST
-        self._inbox = None
+        self._inbox = self._confirmed_at = None
 
     async def _durable_of(self, jetstream: Any) -> Any:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -177,8 +180,9 @@ class JetStreamSource(ConnectionSource):
         await connection.close()
 
     async def _hung_up(self) -> None:
-        if self._request is not None:
-            self._request.fail(ConnectionError("the connection was closed"))
+        for waiting in (self._request, self._confirmations):
+            if waiting is not None:
+                waiting.fail(ConnectionError("the connection was closed"))
 
     # -- fetching ---------------------------------------------------------------------------------
 
@@ -245,17 +249,25 @@ class JetStreamSource(ConnectionSource):
             return
         async with self._reached("acknowledge") as client:
             valid = self._valid(valid)  # connecting may have taken long, or found another durable
-            answers = await asyncio.gather(
-                *(
-                    client.request(receipt.subject, b"+ACK", timeout=self._timeout)
-                    for receipt in valid
-                ),
-                return_exceptions=True,
-            )
-            for receipt, answer in zip(valid, answers, strict=True):
-                if isinstance(answer, BaseException):
-                    raise answer
-                self._valid_until.pop(receipt, None)
+            if self._confirmed_at is None:
+                place = f"{client.new_inbox()}.*"
+                self._confirmed_at = await client.subscribe(place, cb=self._confirmed)
+            place = self._confirmed_at.subject.removesuffix("*")
+            asked = {f"{place}{receipt.delivery}": receipt for receipt in valid}
+            waiting = self._confirmations = Confirmations(asked)
+            try:
+                for subject, receipt in asked.items():
+                    await client.publish(receipt.subject, b"+ACK", subject)
+                async with asyncio.timeout(self._timeout):
+                    await waiting.done
+            finally:
+                self._confirmations = None
+                for subject in asked.keys() - waiting.missing:
+                    self._valid_until.pop(asked[subject], None)
+
+    async def _confirmed(self, message: Any) -> None:
+        if self._confirmations is not None:
+            self._confirmations.take(message)
 
     async def give_back(self, receipts: Sequence[Receipt], seconds: float) -> None:
         delay = round(seconds * 1e9)

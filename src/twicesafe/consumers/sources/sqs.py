@@ -99,7 +99,12 @@ class SqsSource:
         while len(found) < most and not self._closing.is_set():
             asked = min(MOST, most - len(found))
             wait = 0 if found else min(math.ceil(seconds), LONGEST_POLL)
-            got = self._receive(asked, wait)
+            try:
+                got = self._receive(asked, wait)
+            except BrokerUnavailableError:
+                if not found:
+                    raise
+                break  # what is here would be hidden, unhandled, until its visibility timeout
             found += got
             if len(got) < asked:
                 break

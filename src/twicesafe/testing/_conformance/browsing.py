@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..._core.protocol import Ack, Browse, Survey
+from ..._core.protocol import Ack, AuditLog, Browse, Count, Survey
 from ..._values.keys import Key
 from ..._values.records import Row, State
 from .bench import Advance, Script
@@ -145,6 +145,28 @@ class BrowsingRules(StoreRules):
         [row] = (yield Browse(10, states=(State.FORGOTTEN,))).rows
         assert key.id.startswith(row.id) and len(row.id) >= 16  # a store may keep 16 bytes of it
         assert (row.scope, row.value) == ((), "")
+
+    @rule()
+    def test_questions_in_one_batch_get_the_answers_that_each_gets_alone(self) -> Script[None]:
+        """A screen asks several at once; a store may answer them all with one look at its records."""
+        for state in STATES:
+            yield from reach(state, Key(state.value))
+        yield from won(A, Key("stuck"), lease=1)
+        yield Advance(2)
+        yield release(Key(State.HELD.value))
+        questions = [
+            Survey(),
+            Browse(3),
+            Browse(2, states=(State.PARKED, State.COMPLETED)),
+            Browse(9, stuck=True),
+            Count(99, value=State.PARKED.value),
+            Count(2),
+            AuditLog(9),
+        ]
+        together = yield questions
+        assert not [answer for answer in together if isinstance(answer, Exception)]
+        for question, answer in zip(questions, together, strict=True):
+            assert answer == (yield question), question
 
     # -- counts -------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ async def test_a_store_that_is_cut_off_leaves_it_unknown(
     assert done.status_code == 409
     assert "It is not known whether anything was changed" in words(done)
     many = await visit().send(
-        "/act/release", "/act/release?state=held", state="held", count="1", **SIGNED
+        "/actions/release", "/actions/release?state=held", state="held", count="1", **SIGNED
     )
     assert "It is not known whether the last key was changed" in words(many)
 
@@ -149,7 +149,7 @@ async def test_a_dry_run_counts_and_changes_nothing(visit: Enter, receiver: Rece
         held(f"tx-{n}")
     receiver.process("done", int)
     visitor = visit()
-    page = await visitor.get("/act/release")
+    page = await visitor.get("/actions/release")
     text = words(page)
     assert "Release 3 keys?" in text
     assert "held 3 would change" in text
@@ -162,7 +162,7 @@ async def test_all_that_match_and_no_others(visit: Enter, receiver: Receiver, he
         held(f"tx-{n}", "acme")
     other = held("tx-9", "globex")
     fields = {"scope": "acme", "state": "held", "count": "3", **SIGNED}
-    done = await visit().send("/act/release", "/act/release?state=held", **fields)
+    done = await visit().send("/actions/release", "/actions/release?state=held", **fields)
     assert "3 keys changed" in words(done)
     assert len(receiver.audit_log()) == 3
     record = receiver.record(other)
@@ -174,12 +174,12 @@ async def test_resolve_all_that_match(visit: Enter, receiver: Receiver, held: An
     """The answer is no filter, however long it is, and the filter is no answer."""
     keys = [held("tx-1", "acme"), held("tx-1", "globex")]
     other = held("tx-2", "acme")
-    page = "/act/resolve?value=tx-1"
+    page = "/actions/resolve?value=tx-1"
     visitor = visit()
     names = re.findall(r'name="(\w+)"', (await visitor.get(page)).text)
     assert len(names) == len(set(names)) + 1, "only the two radio buttons share a name"
     fields = {"value": "tx-1", "count": "2", "kind": "json", "answer": f'"{"x" * 2000}"'}
-    done = await visitor.send("/act/resolve", page, **fields, **SIGNED)
+    done = await visitor.send("/actions/resolve", page, **fields, **SIGNED)
     assert "2 keys changed" in words(done)
     assert [receiver.process(key, broken).value for key in keys] == ["x" * 2000] * 2
     record = receiver.record(other)
@@ -194,7 +194,7 @@ async def test_an_empty_answer_does_not_widen_the_filter(
     for scope in ("acme", "globex"):
         held("tx-1", scope)
     visitor = visit()
-    page = (await visitor.get("/act/resolve?value=tx-1")).text
+    page = (await visitor.get("/actions/resolve?value=tx-1")).text
     fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
     fields += [(name, "") for name in re.findall(r'<textarea name="(\w+)"', page)]
     fields += [("kind", "response"), ("status", "204"), ("type", ""), *SIGNED.items()]
@@ -203,7 +203,7 @@ async def test_an_empty_answer_does_not_widen_the_filter(
     )  # one less: the count alone would not stop it
     other = held("tx-2")
     form = {"content-type": "application/x-www-form-urlencoded"}
-    done = await visitor.client.post("/act/resolve", content=urlencode(fields), headers=form)
+    done = await visitor.client.post("/actions/resolve", content=urlencode(fields), headers=form)
     assert "1 key changed" in words(done)
     record = receiver.record(other)
     assert record is not None
@@ -215,7 +215,7 @@ async def test_a_count_that_is_no_number_confirms_nothing(
     visit: Enter, receiver: Receiver, held: Any, count: str
 ):
     held("tx-1")
-    done = await visit().send("/act/release", state="held", count=count, **SIGNED)
+    done = await visit().send("/actions/release", state="held", count=count, **SIGNED)
     assert done.status_code == 409
     assert receiver.count(state=State.HELD) == 1
 
@@ -226,7 +226,7 @@ async def test_more_than_was_confirmed_is_refused(visit: Enter, receiver: Receiv
         held(f"tx-{n}")
     for count in ("1", "", "x"):
         done = await visitor.send(
-            "/act/release", "/act/release", state="held", count=count, **SIGNED
+            "/actions/release", "/actions/release", state="held", count=count, **SIGNED
         )
         assert done.status_code == 409
         assert "2 keys match now" in words(done)
@@ -236,9 +236,11 @@ async def test_more_than_was_confirmed_is_refused(visit: Enter, receiver: Receiv
 async def test_a_bad_filter_matches_nothing(visit: Enter, receiver: Receiver, held: Any):
     held("tx-1")
     visitor = visit()
-    done = await visitor.send("/act/release", "/act/release", state="hled", count="9", **SIGNED)
+    done = await visitor.send(
+        "/actions/release", "/actions/release", state="hled", count="9", **SIGNED
+    )
     assert done.status_code == 422
-    assert (await visitor.get("/act/release?since=7x")).status_code == 422
+    assert (await visitor.get("/actions/release?since=7x")).status_code == 422
     assert receiver.audit_log() == []
 
 
@@ -247,11 +249,11 @@ async def test_work_in_progress_is_left_alone_unless_its_lease_is_over(
 ):
     visitor = visit()
     with contextlib.suppress(Exception), receiver.claim("tx-1"):
-        page = words(await visitor.get("/act/release"))
+        page = words(await visitor.get("/actions/release"))
         assert "Release 0 keys?" in page
         assert "There is nothing to release" in page
         clock.advance(60)
-        assert "Release 1 key?" in words(await visitor.get("/act/release?stuck=yes"))
+        assert "Release 1 key?" in words(await visitor.get("/actions/release?stuck=yes"))
 
 
 async def test_a_key_that_changed_meanwhile_is_left_alone(
@@ -269,7 +271,9 @@ async def test_a_key_that_changed_meanwhile_is_left_alone(
         return found
 
     monkeypatch.setattr(_bulk_actions, "_collected", collected_then_changed)
-    done = await visit().send("/act/release", "/act/release", state="held", count="1", **SIGNED)
+    done = await visit().send(
+        "/actions/release", "/actions/release", state="held", count="1", **SIGNED
+    )
     assert done.status_code == 409
     assert "1 key changed meanwhile" in words(done)
     assert [entry.by for entry in receiver.audit(key)] == ["ben"]
@@ -309,7 +313,9 @@ async def test_a_large_act_says_what_is_left(
     for n in range(5):
         held(f"tx-{n}")
     visitor = visit()
-    done = await visitor.send("/act/release", "/act/release", state="held", count="5", **SIGNED)
+    done = await visitor.send(
+        "/actions/release", "/actions/release", state="held", count="5", **SIGNED
+    )
     assert "2 keys changed" in words(done)
     assert "3 keys still match" in words(done)
 
@@ -317,4 +323,4 @@ async def test_a_large_act_says_what_is_left(
 async def test_an_act_that_does_not_exist(visit: Enter, held: Any):
     key, visitor = held("tx-1"), visit()
     assert (await act(visitor, key, "explode")).status_code == 404
-    assert (await visitor.get("/act/explode")).status_code == 404
+    assert (await visitor.get("/actions/explode")).status_code == 404
