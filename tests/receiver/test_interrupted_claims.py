@@ -134,15 +134,14 @@ def test_interrupted_between_the_answer_and_the_first_handler(
 ) -> None:
     """Also when some of them are kept already."""
     keeper = bench.receiver._runtime.keeper
-    add, added = keeper.add, []
+    add_all = keeper.add_all
 
-    def interrupt(claim: Any) -> None:
-        added.append(claim)
-        if len(added) == 2:
-            raise KeyboardInterrupt
-        add(claim)
+    def interrupt(claims: Any) -> None:
+        monkeypatch.setattr(keeper, "add_all", add_all)
+        add_all(claims[:1])
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(keeper, "add", interrupt)
+    monkeypatch.setattr(keeper, "add_all", interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.process_many(KEYS, handler, key=str, concurrency=len(KEYS))
     assert not keeper._live
