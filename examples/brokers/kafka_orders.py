@@ -16,7 +16,9 @@ from twicesafe.consumers import Consumer, Message
 HOST = os.environ.get("BROKER", "localhost:9092")
 # The instance id: a worker that starts again gets its partitions at once. Another one gets them after the
 # session time-out, which is 45 s if it is not set.
-URL = f"kafka://{HOST}?topics=orders&group=billing&group.instance.id=worker-1&session.timeout.ms=6000"
+URL = (
+    f"kafka://{HOST}?topics=orders&group=billing&group.instance.id=worker-1&session.timeout.ms=6000"
+)
 ORDERS = ["o-1", "o-2", "o-3", "o-1"]
 
 

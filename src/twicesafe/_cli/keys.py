@@ -122,14 +122,14 @@ def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool 
         # Fixed widths keep the pages of a long list aligned on a terminal; a pipe gets whole rows.
         fixed = None if screen.piped and name in _GROWING else width
         folds = name in ("key", "scope")
-        right = "right" if name == "tries" else "left"
         made.add_column(
             name,
             width=fixed,
             overflow="fold" if folds else "ellipsis",
             no_wrap=not folds,
-            justify=right,
         )
+        if name == "tries":
+            made.columns[-1].justify = "right"
     for record in records:
         scope, whole = BETWEEN.join(record.scope), screen.piped or full
         shown: dict[str, str | Text] = {
