@@ -150,7 +150,7 @@ def test_more_than_ten_come_in_one_fetch_and_are_deleted(queue: Callable[..., Qu
 
 
 def test_an_outage_after_the_first_ten_keeps_them(queue: Callable[..., Queue]):
-    """Else nobody would handle them before their visibility timeout."""
+    """Else they would stay hidden and unhandled until their visibility timeout."""
     orders = queue()
     orders.put(*map(str, range(12)))
     source = orders.source()
