@@ -526,7 +526,7 @@ def test_a_count_is_whole_at_every_width(
     for words in (("stats",), ("top", "--once")):
         (completed,) = (row for row in line(*words).out.splitlines() if row.startswith("completed"))
         assert completed.split()[1] == "12"
-        assert ("█" in completed) == (width >= 90)
+        assert ("█" in completed) == (width >= 80)
 
 
 def test_a_key_without_its_scope_is_found_by_the_command_that_the_error_names(

@@ -291,10 +291,10 @@ def test_a_home_that_cannot_be_used_is_reported(
 def test_trouble_with_a_file_is_one_line_however_long(
     line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ):
-    def failing(_: Receiver) -> None:
+    def failing(*_: object) -> None:
         raise OSError(28, "No space left on device", "/var/" + "x" * 100)
 
-    monkeypatch.setattr(Receiver, "stats", failing)
+    monkeypatch.setattr(Receiver, "_together", failing)
     ran = line("stats")
     assert ran.status == 3
     assert ran.err == f"✗ No space left on device: /var/{'x' * 100}\n"

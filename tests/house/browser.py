@@ -153,16 +153,16 @@ class Looks(Requests):
             await browser.close()
 
     async def _tab(self, context: Any, paths: list[str]) -> None:
-        page, widths = await context.new_page(), list(self._widths)
+        page = await context.new_page()
         while paths:
             path = paths.pop()
-            at = {}
+            # Loaded at the first width: a page that grows from a phone's width keeps some of its layout.
+            await page.set_viewport_size({"width": self._widths[0], "height": 900})
             await page.goto(self._home + path)
-            for width in widths:
+            at = self.seen[path] = [await page.evaluate(LOOK)]
+            for width in self._widths[1:]:
                 await page.set_viewport_size({"width": width, "height": 900})
-                at[width] = await page.evaluate(LOOK)
-            self.seen[path] = [at[width] for width in self._widths]
-            widths.reverse()  # the next page starts at the width of this one: a resize takes as long as a look
+                at.append(await page.evaluate(LOOK))
 
 
 def _program() -> str:

@@ -102,8 +102,12 @@ def test_only_failed_messages_are_delivered_again(handler: Any, ran: list[str]) 
     assert sorted(ran) == ["a", "b", "b", "c"]
 
 
-def test_what_is_claimed_with_others_starts_only_while_there_is_time(receiver: Receiver) -> None:
+@pytest.mark.parametrize("limit", [None, 60])
+def test_what_is_claimed_with_others_starts_only_while_there_is_time(
+    receiver: Receiver, limit: float | None
+) -> None:
     """It did not start, so it has used up no attempt."""
+    receiver = receiver.options(policy=receiver.policy.replace(timeout=limit))
     started: list[tuple[str, int]] = []
     context = Context(5_000)
 

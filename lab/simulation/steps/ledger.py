@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twicesafe import Key
 from twicesafe._core.durable.run_state import FAILURE, UNDO, Unwind, parts_of
-from twicesafe._core.durable.steps import TIMED_OUT
+from twicesafe._core.durable.waits import TIMED_OUT
 from twicesafe._core.lifecycle import is_expired
 from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe._values.context import ActiveClaim

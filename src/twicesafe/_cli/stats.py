@@ -37,7 +37,7 @@ from .stopping import interruptible
 __all__ = ["audit", "stats", "top"]
 
 BAR: Final = 12
-BARS, MEANINGS = 90, 60
+BARS, MEANINGS = 80, 60
 """Columns of a terminal that shows bars, and the meaning of each state."""
 SAMPLE: Final = 1000
 """How many of the newest records are used to measure growth."""
@@ -151,6 +151,8 @@ def _states(found: Stats, width: int, before: Stats | None = None) -> Table:
     numbers = [f"{found.by_state.get(state, 0):,}" for state in State]
     made.columns[0].min_width, made.columns[1].min_width = 11, max(5, *map(len, numbers))
     made.columns[1].justify = "right"
+    if width >= BARS:
+        made.columns[2].min_width = BAR
     most = max(found.by_state.values(), default=0)
     for state, shown in zip(State, numbers, strict=True):
         number = found.by_state.get(state, 0)

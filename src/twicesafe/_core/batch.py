@@ -35,7 +35,6 @@ from .commands import (
     Invoke,
     JoinFlight,
     Launch,
-    LostBeforeStartError,
     NotStarted,
     PerformMany,
     Raised,
@@ -47,7 +46,7 @@ from .delivery import claim_request, deliver, finish, granted
 from .duplicates import outcome_of, refusal
 from .outcome_recording import OutcomeRecording, retry_until_recorded
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .settling import RELEASE_PATIENCE, conclude, prepare
+from .settling import RELEASE_PATIENCE, conclude, did_not_start, prepare
 
 __all__ = ["LINGER", "ask_all", "deliver_many", "job_of", "settle_all"]
 
@@ -228,26 +227,18 @@ def _stop_of(reply: object) -> BaseException | None:
     return None
 
 
-def _did_not_start(reply: Reply) -> bool:
-    return isinstance(reply, Raised) and isinstance(reply.error, LostBeforeStartError)
-
-
 def settle_all(
     calls: Sequence[Call] | Mapping[int, Call], done: list[Done], answers: dict[int, Answer]
 ) -> Flow[None]:
     """Record how these handlers ended, in one batch, and add the answer of each."""
-    unstarted = [one for one in done if _did_not_start(one[2])]
-    if unstarted:
-        for index, claim, reply in unstarted:
-            claim.settled = True
-            answers[index] = reply  # type: ignore[assignment]
-        yield PerformMany(
-            [
-                Abandon(claim.key.id, claim.owner, calls[index].policy.retention_ms)
-                for index, claim, _ in unstarted
-            ]
-        )
-        done = [one for one in done if not _did_not_start(one[2])]
+    unused = []
+    for index, claim, reply in done:
+        if did_not_start(reply):
+            claim.settled, answers[index] = True, reply
+            unused.append(Abandon(claim.key.id, claim.owner, calls[index].policy.retention_ms))
+    if unused:
+        yield PerformMany(unused)
+        done = [one for one in done if one[0] not in answers]
         if not done:
             return
     prepared = [prepare(calls[index], claim, reply) for index, claim, reply in done]

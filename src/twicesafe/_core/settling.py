@@ -11,7 +11,8 @@ answer, `outcome_recording` retries.
 
 from __future__ import annotations
 
-from typing import Any, overload
+import contextlib
+from typing import Any, TypeGuard, overload
 
 import msgspec
 
@@ -31,15 +32,15 @@ from ..errors import (
     text_of,
 )
 from .call import Call, cause_of
-from .commands import EndFlight, Flow, Raised, Reply, Returned, Sleep, Within
+from .commands import EndFlight, Flow, LostBeforeStartError, Raised, Reply, Returned, Sleep, Within
 from .consuming.recovery import DeadLetter, Retry
 from .encrypting import encrypted
 from .observing import completed, failed
 from .outcome_recording import OutcomeRecording, retry_until_recorded, without_payload
-from .protocol import Ack, Claimed, Complete, Fail, Verdict
+from .protocol import Abandon, Ack, Claimed, Complete, Fail, Verdict
 from .resolved_policy import ResolvedPolicy
 
-__all__ = ["conclude", "prepare", "record_again", "recorded_answer", "settle"]
+__all__ = ["conclude", "did_not_start", "prepare", "record_again", "recorded_answer", "settle"]
 
 _OK, _REPLAY = Ack.OK, Verdict.REPLAY
 
@@ -49,6 +50,11 @@ RELEASE_PATIENCE = 1.0
 
 def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | Raised]:
     """Record the handler's outcome, then answer."""
+    if did_not_start(reply):
+        claim.settled = True
+        with contextlib.suppress(StoreUnavailableError):  # then the claim expires
+            yield Abandon(claim.key.id, claim.owner, call.policy.retention_ms)
+        return reply
     ask, problem = prepare(call, claim, reply)
     if call.durable is not None and isinstance(ask, Fail):
         ask = call.durable.failing(ask)
@@ -67,6 +73,10 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
     if ack is _OK and call.flight is not None and call.flight.awaited and isinstance(ask, Complete):
         yield EndFlight(recorded_answer(call, claim, ask, sent))
     return answer
+
+
+def did_not_start(reply: Reply) -> TypeGuard[Raised]:
+    return isinstance(reply, Raised) and isinstance(reply.error, LostBeforeStartError)
 
 
 def record_again(

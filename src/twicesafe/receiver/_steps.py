@@ -4,7 +4,7 @@
     at, token = steps.now(), steps.uuid()          # captured: the same on every resume
 
 `AsyncSteps` is the async version of `Steps`, with the same names and meanings. The flows are in
-`_core.durable.steps`; this module is the public interface.
+`_core.durable.steps` and `_core.durable.waits`; this module is the public interface.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, cast
 from msgspec.structs import replace
 
 from .._core.commands import Raised, Reply
-from .._core.durable import steps as flows
+from .._core.durable import waits
 from .._core.durable.run_state import RunState, StepCall, StepOptions, Unwind
+from .._core.durable.steps import take
 from .._core.handler_profile import profile_of
 from .._values.keys import Key
 from .._values.policy import Backoff
@@ -232,7 +233,7 @@ class Steps(_StepsBase):
 
         The run is then suspended: your function ends here, and begins again when the sleep is over.
         """
-        _value(self._runtime.run(flows.sleep(self._state, name, seconds(duration, "duration"))))
+        _value(self._runtime.run(waits.sleep(self._state, name, seconds(duration, "duration"))))
 
     def wait(self, name: str, *, timeout: Duration | None = None, returns: Any = Any) -> Any:
         """The value that `receiver.signal` sent under this name; None: none came within ``timeout``.
@@ -240,14 +241,14 @@ class Steps(_StepsBase):
         A wait longer than the policy's ``wait`` suspends the run. ``returns``: the type of the value.
         """
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return _value(self._runtime.run(flows.wait(self._state, name, limit, returns)))
+        return _value(self._runtime.run(waits.wait(self._state, name, limit, returns)))
 
     def abort(self, reason: str) -> NoReturn:
         """End the run: everything that was done with an ``undo`` is undone, then `CompensatedError`."""
         self._abort(reason)
 
     def _take(self, call: StepCall) -> Any:
-        return _value(self._runtime.run(flows.take(self._state, call)))
+        return _value(self._runtime.run(take(self._state, call)))
 
 
 class AsyncSteps(_StepsBase):
@@ -318,7 +319,7 @@ class AsyncSteps(_StepsBase):
 
         The run is then suspended: your function ends here, and begins again when the sleep is over.
         """
-        flow = flows.sleep(self._state, name, seconds(duration, "duration"))
+        flow = waits.sleep(self._state, name, seconds(duration, "duration"))
         _value(await self._runtime.run(flow))
 
     async def wait(
@@ -333,14 +334,14 @@ class AsyncSteps(_StepsBase):
         A wait longer than the policy's ``wait`` suspends the run. ``returns``: the type of the value.
         """
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return _value(await self._runtime.run(flows.wait(self._state, name, limit, returns)))
+        return _value(await self._runtime.run(waits.wait(self._state, name, limit, returns)))
 
     async def abort(self, reason: str) -> NoReturn:
         """End the run: everything that was done with an ``undo`` is undone, then `CompensatedError`."""
         self._abort(reason)
 
     async def _take(self, call: StepCall) -> Any:
-        return _value(await self._runtime.run(flows.take(self._state, call)))
+        return _value(await self._runtime.run(take(self._state, call)))
 
 
 def _now() -> datetime:

@@ -1,7 +1,8 @@
 """Durable runs: functions whose steps are recorded one by one, so that a run continues after a crash.
 
 run                 the flow of one run: claim, run the function, settle
-steps               the flows of single steps: run, sleep, wait
+steps               the flow of a step that runs a function
+waits               the flows of sleeps and waits
 step_records        how a step is recorded
 transaction_step    a step that commits with its effect
 run_state           what was recorded, and what the steps of this attempt asked for

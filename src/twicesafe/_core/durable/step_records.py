@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..._values.codecs import unreadable
 from ..._values.steps import StepState
 from ...errors import (
     LeaseLostError,
@@ -16,15 +17,16 @@ from ...errors import (
     StoreError,
     StoreUnavailableError,
     TooLargeError,
+    TwicesafeError,
 )
 from ..commands import Flow, Sleep
-from ..encrypting import encrypted_step
+from ..encrypting import encrypted_step, readable_step
 from ..outcome_recording import pause_after
 from ..protocol import Ack
 from .run_requests import RecordStep
 from .run_state import RunState, StepCall
 
-__all__ = ["ask_of", "encoded", "gone", "record"]
+__all__ = ["ask_of", "decoded", "encoded", "gone", "record"]
 
 
 def ask_of(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> RecordStep:
@@ -99,3 +101,16 @@ def gone(state: RunState, ask: RecordStep, ack: Ack) -> LeaseLostError:
     return LeaseLostError(
         f"the step {ask.name!r} was not recorded: {why}; this worker must stop", key=state.claim.key
     )
+
+
+def decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
+    """A recorded result, as a value of this type."""
+    try:
+        payload = readable_step(state.policy.cipher, state.claim.key.id, name, result)
+    except TwicesafeError:
+        state.held = True  # the key may be missing on this node only: do not use up attempts, and do not undo
+        raise
+    try:
+        return state.policy.codec.decode(payload, declared)
+    except Exception as error:
+        raise unreadable(error) from error

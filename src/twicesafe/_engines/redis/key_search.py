@@ -167,24 +167,29 @@ class _Rows(_Question):
         if self._before is not None:
             self.want["older"] = self._before[0]
         self._newest: dict[tuple[int, bytes], Row] = {}
+        self._places: list[tuple[int, bytes]] = []
+        """A heap of the same places, the oldest first."""
 
     def take(self, now: int, some: Any) -> None:
         self.take_rows(list(_rows(some[::2], [(now, text) for text in some[1::2]])))
 
     def take_rows(self, rows: list[tuple[int, Row]]) -> None:
-        newest, before, limit = self._newest, self._before, self._ask.limit
+        newest, places, before, limit = self._newest, self._places, self._before, self._ask.limit
         for now, row in rows:
             place = (row.created_at, row.id)
             if (before is None or place < before) and matches(row, self._ask, now):
+                if place not in newest:
+                    heapq.heappush(places, place)
                 newest[place] = row
-        if len(newest) > limit:
-            self._newest = newest = dict(heapq.nlargest(limit + 1, newest.items(), key=_by_place))
-            self.want["newer"] = min(newest)[0]  # nothing older can be on this page any more
+                if len(places) > limit + 1:
+                    del newest[heapq.heappop(places)]
+        if len(places) > limit:
+            self.want["newer"] = places[0][0]  # nothing older can be on this page any more
 
     def answer(self, programs: KeySearch) -> Program[Page]:
         limit = self._ask.limit
-        shown = heapq.nlargest(limit + 1, self._newest.items(), key=_by_place)
-        page = [row for _, row in shown[:limit]]
+        shown = sorted(self._places, reverse=True)
+        page = [self._newest[place] for place in shown[:limit]]
         after = f"{page[-1].created_at}.{page[-1].id.hex()}" if len(shown) > limit else ""
         whole = {row.id: row for _, row in _rows(*(yield from programs.read_all(page)))}
         return Page([whole.get(row.id, row) for row in page], after)
@@ -309,10 +314,6 @@ def _rows(ids: list[bytes], replies: list[Any]) -> Iterator[tuple[int, Row]]:
         row = row_of(id_, reply[1])
         if not lifecycle.is_expired(row, reply[0]):
             yield reply[0], row
-
-
-def _by_place(item: tuple[tuple[int, bytes], Row]) -> tuple[int, bytes]:
-    return item[0]
 
 
 def _place(after: str) -> tuple[int, bytes] | None:
