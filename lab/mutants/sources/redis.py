@@ -164,8 +164,8 @@ break_source(
     "redis: a search carries results",
     bug="a search transfers the result of every record that matches, shown or not",
     file=f"{LUA}/search.lua",
-    old="sub(whole, 1, row.size)",
-    new="whole",
+    old="sub(text, 1, row.size)",
+    new="text",
     tests=[f"{REFUSALS}::test_walks_over_all_keys_do_not_carry_results"],
 )
 break_source(
