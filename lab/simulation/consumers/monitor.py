@@ -172,7 +172,10 @@ class Monitor:
     def died(self, process: Process, killer: Work | None) -> None:
         for start in self._started.values():
             if start.process is process and not start.recorded:
-                start.died, start.dies_for = True, killer
+                claim = start.claim
+                # A claim that had expired was lost before, in an outage of the store.
+                lost = claim is not None and process.clock() >= claim.expires
+                start.died, start.dies_for = True, None if lost else killer
                 start.copy.unsure += start.dead
 
     # -- the broker ---------------------------------------------------------------------------
