@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -359,6 +360,8 @@ def test_djangos_default_connection_is_used(
     from django.db import connection, connections
 
     bank = bank_of("django:sqlite3")
+    with contextlib.suppress(AttributeError):
+        del connections["default"]  # an earlier test may have asked for it
     monkeypatch.setitem(connections.settings, "default", connections.settings[bank.door.alias])  # type: ignore[attr-defined]
 
     def credit(given: Any) -> str:

@@ -297,11 +297,8 @@ def _conditions(ask: Filter) -> dict[str, Any]:
         "value": ask.value,
         "scope": scope_prefix(ask.scope) if ask.scope else None,
         "error": ask.error or None,
+        "digits": ask.digits or None,
     }
-    if ask.digits:
-        want["first"] = bytes.fromhex(ask.digits[: len(ask.digits) // 2 * 2])
-    if len(ask.digits) % 2:  # half of the byte that follows the whole ones
-        want["half"] = int(ask.digits[-1], 16)
     return {name: value for name, value in want.items() if value is not None}
 
 

@@ -26,6 +26,11 @@ for n, want in ipairs(questions) do
     searches[#searches + 1] = n
     if want.value then want.marked = string.char(#want.value) .. want.value end
     if want.value or want.scope then head = ENOUGH end
+    if want.digits then -- two for each byte; an odd one is half of the byte that follows
+      local odd = #want.digits % 2
+      want.first = string.gsub(sub(want.digits, 1, -1 - odd), '..', function(two) return string.char(tonumber(two, 16)) end)
+      want.half = odd == 1 and tonumber(sub(want.digits, -1), 16)
+    end
     if want.stuck then want.states = '1' end
     if not want.states then few = nil end
     for state = 0, 15 do
