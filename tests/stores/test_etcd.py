@@ -573,7 +573,7 @@ def test_tls_where_there_is_none(kind: str, etcd: Any) -> None:
         ("etcd://host/a b", "prefix 'a b' is not valid"),
         ("etcd://host/a//b", "is not valid"),
         ("etcd://user@host/x", "a user needs a password"),
-        ("etcd://host/x?timeout=0", "timeout=0 is not valid"),
+        ("etcd://host/x?timeout=0", "timeout=0.0 is not valid"),
         ("etcd://host/x?ca_certs=ca.pem", "etcds://"),
         ("etcds://host/x?certfile=c.pem", "give both"),
         ("etcds://127.0.0.1/x?ca_certs=/no/such/file", "ca_certs= cannot be read"),
