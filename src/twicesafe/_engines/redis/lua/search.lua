@@ -31,7 +31,7 @@ for n, want in ipairs(questions) do
       want.first = string.gsub(sub(want.digits, 1, -1 - odd), '..', function(two) return string.char(tonumber(two, 16)) end)
       want.half = odd == 1 and tonumber(sub(want.digits, -1), 16)
     end
-    if want.stuck then want.states = '1' end
+    if want.stuck then want.states = want.states and sub(want.states, 1, 1) or '1' end -- only work in progress can be
     if not want.states then few = nil end
     for state = 0, 15 do
       if few and byte(want.states, state + 1) == 49 then few[state] = true end
