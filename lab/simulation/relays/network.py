@@ -11,6 +11,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twicesafe._core.outbox.requests import Heartbeat
+
+from .plan import name_of
+
 if TYPE_CHECKING:
     from .relay import Relay
     from .world import World
@@ -34,7 +38,7 @@ class Network:
         world = self._world
         fault = self._faults.get((op, self._asked[op])) if world.faulty else None
         self._asked[op] += 1
-        if op == "hold" and world.now < relay.cut_off_until and world.faulty:
+        if op == name_of(Heartbeat) and world.now < relay.cut_off_until and world.faulty:
             self._request_lost(relay, apply, 0.0, arrived)
             return
         if fault is None:

@@ -7,16 +7,18 @@ can be made smaller by leaving things out. Every plan draws its own taste for tr
 from __future__ import annotations
 
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
+
+from twicesafe._core.outbox.requests import Awake, Fetch, Heartbeat, OutboxRequest, Settle
 
 from ..plans import Fault, Incident
 
 __all__ = [
     "CALLS", "FAULTS", "INCIDENTS", "LEASE", "POISON", "QUIET", "Plan", "Post", "Seat", "StoreFault",
-    "draw",
+    "draw", "name_of",
 ]  # fmt: skip
 
 LEASE: Final = 1.5
@@ -38,7 +40,20 @@ CALLS: Final = (
 INCIDENTS: Final = ("crash", "pause", "cut off", "jump", "stop", "outage", "retry", "skip")
 """Cut off: of one relay's requests, those of the keeper are lost for a while."""
 
-_OPS: Final = {"hold": 16, "fetch": 30, "settle": 6, "settle ": 3, "listen": 6, "rise": 3}
+
+def name_of(request: type[OutboxRequest[Any]]) -> str:
+    """Short, and the request's own: under another name no fault would ever meet it."""
+    return request.op.removeprefix("outbox_")
+
+
+_OPS: Final = {
+    name_of(Heartbeat): 16,
+    name_of(Fetch): 30,
+    name_of(Settle): 6,
+    name_of(Settle) + " ": 3,
+    "listen": 6,
+    name_of(Awake): 3,
+}
 """What is asked of the store, and how many of it may go wrong; settlements go wrong most."""
 
 
