@@ -15,15 +15,14 @@ from ...errors import (
     SuspendedError,
 )
 from ..call import Call, cause_of
-from ..commands import Flow, Raised, Sleep
+from ..commands import Flow, Raised
 from ..duplicates import suspended
-from ..outcome_recording import pause_after
 from ..protocol import Ack
 from .run_requests import FOREVER, RecordStep, Signal, Suspend
 from .run_state import INNER, OUTER, RunState
-from .step_records import record
+from .step_records import ask_while_claimed, record
 
-__all__ = ["lost", "suspend"]
+__all__ = ["lost", "suspend", "wake_callers"]
 
 INNER_POLL: Final = 30_000
 """Milliseconds after which a run that waits for a suspended inner run looks again, if it was not woken."""
@@ -81,20 +80,14 @@ def wake_callers(call: Call, state: RunState) -> Flow[None]:
 def _give_back(
     call: Call, state: RunState, delay: int, waits: tuple[str, ...], answer: SuspendedError
 ) -> Flow[Raised]:
-    claim, tries = state.claim, 0
+    claim = state.claim
     claim.over = True  # tasks that the function left running must stop
     ask = Suspend(claim.key.id, claim.owner, claim.fence, delay, waits)
-    ack: Ack | None = None
-    while ack is None:
-        try:
-            ack = yield ask
-        except StoreUnavailableError as error:
-            pause = pause_after(tries)
-            if claim.gone or claim.clock() + pause >= claim.expires:
-                call.notify(ev.StoreFailed(call.key, ask.op, cause_of(error)))
-                raise error.about(call.key) from error.__cause__
-            tries += 1
-            yield Sleep(pause, firm=True)
+    try:
+        ack = yield from ask_while_claimed(claim, ask)
+    except StoreUnavailableError as error:
+        call.notify(ev.StoreFailed(call.key, ask.op, cause_of(error)))
+        raise error.about(call.key) from error.__cause__
     claim.settled = True
     if ack is not Ack.OK:
         claim.gone = True

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..._values.codecs import unreadable
+from ..._values.context import ActiveClaim
 from ..._values.steps import StepState
 from ...errors import (
     LeaseLostError,
@@ -23,10 +24,10 @@ from ..commands import Flow, Sleep
 from ..encrypting import encrypted_step, readable_step
 from ..outcome_recording import pause_after
 from ..protocol import Ack
-from .run_requests import RecordStep
+from .run_requests import RecordStep, Suspend
 from .run_state import RunState, StepCall
 
-__all__ = ["ask_of", "decoded", "encoded", "gone", "record"]
+__all__ = ["ask_of", "ask_while_claimed", "decoded", "encoded", "gone", "record"]
 
 
 def ask_of(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> RecordStep:
@@ -68,21 +69,17 @@ def encoded(state: RunState, call: StepCall, value: Any) -> bytes:
 
 def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
     """Retry until the store has recorded a step (P10). Returns why it was recorded without its result."""
-    claim, tries, refused = state.claim, 0, None
+    claim, refused = state.claim, None
     ack: Ack | None = None
     while ack is None:
         try:
-            ack = yield ask
+            ack = yield from ask_while_claimed(claim, ask)
         except StoreUnavailableError as error:
-            pause = pause_after(tries)
-            if claim.gone or claim.clock() + pause >= claim.expires:
-                raise StoreUnavailableError(
-                    f"the step {ask.name!r} ran, but the store did not answer while the claim lasted: "
-                    "whether it was recorded is unknown; the next attempt finds out",
-                    key=claim.key,
-                ) from error
-            tries += 1
-            yield Sleep(pause, firm=True)
+            raise StoreUnavailableError(
+                f"the step {ask.name!r} ran, but the store did not answer while the claim lasted: "
+                "whether it was recorded is unknown; the next attempt finds out",
+                key=claim.key,
+            ) from error
         except StoreError as error:
             if refused is not None or ask.result is None:
                 raise error.about(claim.key) from error.__cause__
@@ -93,6 +90,20 @@ def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
         raise state.mismatch(ask.name, "", ask.kind)
     claim.gone = True
     raise gone(state, ask, ack)
+
+
+def ask_while_claimed(claim: ActiveClaim, ask: RecordStep | Suspend) -> Flow[Ack]:
+    """The store's answer. While it does not answer it is asked again, as long as the claim lasts."""
+    tries = 0
+    while True:
+        try:
+            return (yield ask)  # type: ignore[no-any-return]
+        except StoreUnavailableError:
+            pause = pause_after(tries)
+            if claim.gone or claim.clock() + pause >= claim.expires:
+                raise
+            tries += 1
+            yield Sleep(pause, firm=True)
 
 
 def gone(state: RunState, ask: RecordStep, ack: Ack) -> LeaseLostError:
