@@ -53,7 +53,7 @@ def policy_for_redelivery(policy: Policy, what: str) -> Policy:
 
 
 def queue_decides(message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
-    """The recovery of a task queue with its own retries: the record adds no back-off of its own."""
+    """Retry at once: the task queue itself decides when it delivers again, and how often."""
     return Retry(after=0)
 
 
