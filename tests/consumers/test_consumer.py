@@ -805,12 +805,18 @@ async def test_a_handler_that_has_ended_is_done_although_it_cancelled_itself() -
     assert (report.ran, report.retried) == (1, 0)
 
 
-async def test_a_handler_that_takes_too_long_is_cancelled_by_the_time_out() -> None:
+@pytest.mark.parametrize("also", [False, True])
+async def test_a_handler_that_takes_too_long_is_cancelled_by_the_time_out(also: bool) -> None:
+    """``also``: it cancels its own task as well, when the time-out has come."""
     broker, dead = MemoryBroker(), []
     broker.send("orders", b"{}", id="slow")
 
     async def handle(message: Message) -> None:
-        await asyncio.sleep(3600)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            if also:
+                await _cancel_itself()
 
     async with (
         AsyncReceiver.open("memory://") as receiver,

@@ -8,14 +8,21 @@ tasks and threads that the handler left running see `lost`. The flow's caller ra
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._core.commands import Raised, Reply, Returned
 from .._core.handler_kind import refuse_coroutine
 from .._values.context import ActiveClaim, active
 
-__all__ = ["invoke", "invoke_async"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["invoke", "invoke_async", "time_limit"]
+
+time_limit: ContextVar[asyncio.Timeout | None] = ContextVar("time_limit", default=None)
+"""The time-out of the async handler that runs now: it knows whether it was the one that cancelled."""
 
 
 def invoke(claim: ActiveClaim | None, run: Callable[[], Any]) -> Reply:
@@ -52,8 +59,12 @@ async def invoke_async(
             else:
                 import asyncio
 
-                async with asyncio.timeout(seconds):
-                    value = await value
+                async with asyncio.timeout(seconds) as limit:
+                    outer = time_limit.set(limit)
+                    try:
+                        value = await value
+                    finally:
+                        time_limit.reset(outer)
     except BaseException as error:
         return Raised(error)
     finally:

@@ -15,7 +15,6 @@ import contextlib
 import functools
 import inspect
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
@@ -26,6 +25,7 @@ from .._core.consuming.state import Report
 from .._core.handler_kind import expect_done
 from .._runtime.adapting import for_event_loop, for_threads
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
+from .._runtime.invocation import time_limit
 from .._values.records import State
 from .._values.settings import Duration, seconds
 from ..errors import BrokerUnavailableError, ParkedError
@@ -183,7 +183,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
                 self._warn(await self.check())
             except BrokerUnavailableError as error:
                 self._begins_without(error, idle)
-            contained = _contained(handler, self._resolved.timeout, lambda: self._runner.ended)
+            contained = _contained(handler, lambda: self._runner.ended)
             state = self._state(contained, profile, idle)
             self._dead_turn = asyncio.Semaphore(self._publishers_at_once)
             self._runner = runner = AsyncConsumerRunner(
@@ -229,20 +229,23 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
 
 
 def _contained(
-    handler: Callable[..., Awaitable[Any]], timeout: float | None, is_ending: Callable[[], bool]
+    handler: Callable[..., Awaitable[Any]], is_ending: Callable[[], bool]
 ) -> Callable[..., Awaitable[Any]]:
     """Turn a cancellation that comes from inside the handler into its failure: it awaited something that
     was cancelled, or cancelled its own task. The consumer continues."""
 
     @functools.wraps(handler)
     async def handle(*given: Any) -> Any:
-        began, task = time.monotonic(), asyncio.current_task()
+        task = asyncio.current_task()
         assert task is not None
         try:
             result = await handler(*given)
         except asyncio.CancelledError as error:
-            ours = timeout is not None and time.monotonic() - began >= 0.99 * timeout
-            if ours or is_ending():
+            if is_ending():
+                raise
+            limit = time_limit.get()
+            if limit is not None and limit.expired():
+                _uncancel(task, but=1)  # the time-out takes back its own, and raises TimeoutError
                 raise
             _uncancel(task)
             raise RuntimeError("the handler, or what it awaited, was cancelled") from error
@@ -255,6 +258,6 @@ def _contained(
     return handle
 
 
-def _uncancel(task: asyncio.Task[Any]) -> None:
-    while task.cancelling():
+def _uncancel(task: asyncio.Task[Any], but: int = 0) -> None:
+    while task.cancelling() > but:
         task.uncancel()
