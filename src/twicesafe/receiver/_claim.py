@@ -198,7 +198,7 @@ class _Claim(Generic[T]):
                 active.reset(self._token)
             except ValueError:
                 # A task or thread that the block started has its own context. It cannot change the
-                # context of # the block, which does so itself when it ends.
+                # context of the block, which does so itself when it ends.
                 return
             self._token = None
 
