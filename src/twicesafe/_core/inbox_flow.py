@@ -39,6 +39,7 @@ from .observing import completed, failed, replayed, started
 from .outcome_recording import without_payload
 from .protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
 from .settling import prepare
+from .unkept_results import because
 
 __all__ = [
     "AwaitDeferred",
@@ -324,13 +325,12 @@ def _failed(call: Call, end: Complete) -> Fail:
 
 
 def _undone(problem: ResultError) -> ResultError:
-    text = problem.message.replace("the work is done and recorded, but its", "the")
-    problem.message = (
-        text.partition(";")[0] + "; nothing was recorded: roll back, so that nothing is applied "
-        '(results="optional" commits such work without its result)'
+    return because(
+        problem,
+        "",
+        "; nothing was recorded: roll back, so that nothing is applied "
+        '(results="optional" commits such work without its result)',
     )
-    problem.args = (problem.message,)
-    return problem
 
 
 def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:

@@ -28,7 +28,6 @@ from ..errors import (
     NotStorableError,
     ResultError,
     StoreUnavailableError,
-    TooLargeError,
     text_of,
 )
 from .call import Call, cause_of
@@ -39,6 +38,7 @@ from .observing import completed, failed
 from .outcome_recording import OutcomeRecording, retry_until_recorded, without_payload
 from .protocol import Abandon, Ack, Claimed, Complete, Fail, Verdict
 from .resolved_policy import ResolvedPolicy
+from .unkept_results import not_encoded, recorded_without, too_large
 
 __all__ = ["conclude", "did_not_start", "prepare", "record_again", "recorded_answer", "settle"]
 
@@ -200,7 +200,7 @@ def conclude(
         completed(call, claim)
     if problem is not None:
         call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
-        return Raised(problem)
+        return Raised(recorded_without(problem))
     return Outcome(reply.value, False, claim.attempt, call.key, claim.fence)
 
 
@@ -249,21 +249,8 @@ def _encode(call: Call, value: Any, origin: bytes) -> tuple[bytes | None, Result
         error.value = value
         return None, error.about(call.key)
     except Exception as error:
-        problem = NotStorableError(
-            f"the work is done and recorded, but its result could not be encoded "
-            f"({type(error).__name__}); duplicates get ResultUnavailableError",
-            key=call.key,
-            value=value,
-        )
-        problem.__cause__ = error
-        return None, problem
-    return None, TooLargeError(
-        f"the work is done and recorded, but its result has {size} bytes and "
-        f"max_result_bytes is {policy.max_result_bytes}; duplicates get "
-        "ResultUnavailableError",
-        key=call.key,
-        value=value,
-    )
+        return None, not_encoded(value, error).about(call.key)
+    return None, too_large(value, size, policy.max_result_bytes).about(call.key)
 
 
 def _encode_failure(
