@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from twicesafe import (
     Backoff,

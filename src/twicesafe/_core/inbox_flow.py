@@ -100,6 +100,8 @@ class EnterMany(msgspec.Struct, gc=False):
 
 
 class Entered(msgspec.Struct, gc=False):
+    """The answer to `Enter`."""
+
     answer: Claimed
     mark: Any = None
     """Identifies this transaction among later ones on the same connection."""
@@ -236,18 +238,32 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
     if isinstance(reply, Raised):
         return (yield from _raised(call, claim, reply, end))
     assert isinstance(end, Complete)
+    return (yield from _record(call, claim, reply, end, problem, entered.mark, must_keep))
+
+
+def _record(
+    call: Call,
+    claim: ActiveClaim,
+    reply: Returned,
+    end: Complete,
+    problem: ResultError | None,
+    mark: Any,
+    must_keep: bool,
+) -> Flow[Outcome[Any] | Raised]:
+    """The handler has returned: complete the record in the caller's transaction. `problem`: why it has no
+    result."""
     if problem is not None and must_keep:
         return (yield from _raised(call, claim, Raised(_undone(problem)), _failed(call, end)))
     try:
         try:
-            recorded = yield Leave(end, entered.mark)
+            recorded = yield Leave(end, mark)
         except TooLargeError as error:  # nothing was sent: the transaction is unchanged
             problem = error.about(call.key)
             problem.value = reply.value
             if must_keep:
                 undone = Raised(_undone(problem))
                 return (yield from _raised(call, claim, undone, _failed(call, end)))
-            recorded = yield Leave(without_payload(end), entered.mark)
+            recorded = yield Leave(without_payload(end), mark)
     except AtomicityBrokenError as error:
         raise _broken(call.key, error.message) from error.__cause__
     except StoreError as error:

@@ -44,7 +44,7 @@ __all__ = ["conclude", "did_not_start", "prepare", "record_again", "recorded_ans
 
 _OK, _REPLAY = Ack.OK, Verdict.REPLAY
 
-RELEASE_PATIENCE = 1.0
+RELEASE_TIMEOUT = 1.0
 """Seconds that a cancelled or interrupted caller waits for its claim to be released."""
 
 
@@ -219,10 +219,10 @@ def _undecided(call: Call, ack: Ack | None) -> LeaseLostError | StoreUnavailable
 
 def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
     """Release now, so that no caller waits for the lease; the caller's own error has priority."""
-    patient = isinstance(reply, Raised) and isinstance(reply.error, Exception)
-    for pause in (0.05, 0.2, None) if patient else (None,):
+    can_wait = isinstance(reply, Raised) and isinstance(reply.error, Exception)
+    for pause in (0.05, 0.2, None) if can_wait else (None,):
         try:
-            return (yield ask if patient else Within(ask, RELEASE_PATIENCE))  # type: ignore[no-any-return]
+            return (yield ask if can_wait else Within(ask, RELEASE_TIMEOUT))  # type: ignore[no-any-return]
         except Exception as refused:
             if pause is None:
                 call.notify(ev.StoreFailed(call.key, "fail", cause_of(refused)))
