@@ -107,7 +107,7 @@ def as_markdown(rows: list[Row], about: dict[str, str]) -> str:
         parts.append("")
         reasons = {f"{name}: {why}" for row in listed for name, why in row.absent.items() if why}
         if reasons:
-            parts += ["A dash: " + "; ".join(sorted(reasons)) + ".", ""]
+            parts += ["A dash means *not measured*. " + "; ".join(sorted(reasons)) + ".", ""]
         known = [row for row in listed if row.met is False and row.id in remarks]
         parts += [f"- **{row.title}**, missed: {_line(remarks[row.id])}" for row in known]
         parts += [""] if known else []

@@ -60,7 +60,7 @@ def page(stores: Mapping[str, Any], table: Table) -> str:
     rows = {row["id"]: row for row in published["rows"]}
     return f"""# Choose a store
 
-| you have | take |
+| you have | use |
 |---|---|
 | one machine | [SQLite](sqlite.md), the default |
 | a PostgreSQL or MariaDB where your data is | [PostgreSQL](postgresql.md), [MariaDB or MySQL](mariadb.md): record and data commit together |
@@ -74,7 +74,7 @@ The protocol is the same on all of them: one suite of rules runs on every store.
 
 ## Guarantees
 
-As each store declares them in the code; the suite tests what is declared.
+Each store declares these in its code, and the suite tests what is declared.
 
 {table("", *stores, rows=guarantees)}
 *Untried*: the code is there, but no server of the tests supports it.
@@ -82,18 +82,19 @@ As each store declares them in the code; the suite tests what is declared.
 {table("store", "untried", rows=untried)}
 ## What a million deliveries cost
 
-Counted between the library and a server, of one blocking caller with warm connections, handlers that renew no lease and results of 200 bytes.
+Counted between the library and a server, for one blocking caller with warm connections. The handlers are short, so no lease is renewed, and
+results have 200 bytes.
 Multiply by your provider's price: of a write unit (DynamoDB), of a request, of a stored gigabyte. A server of your own has no price per
 call. Retries, takeovers and waiting duplicates need more; each store's page says how much.
 
 {table("store", "round trips, first deliveries", "round trips, repeats", "write units, first", "write units, repeats", "stored, a million keys", rows=_costs(counts, rows))}
-Stored: by the published benchmark, with indexes. DynamoDB: the item by AWS's rule, which is also what its units are made of. MongoDB: the documents, before compression and without indexes.
+Stored: by the published benchmark, with indexes. DynamoDB: the size of an item by AWS's rule, from which write units are computed, too. MongoDB: the documents, before compression and without indexes.
 SQLite has no server. `python -m benchmarks.calls --publish` counts again.
 
 ## Latency
 
-A delivery by one blocking caller, from the [published benchmark](../explanation/performance.md): client and server on one machine, so each round trip over your network is added. The second figure is the
-ratio to the smallest correct code by hand.
+A delivery by one blocking caller, from the [published benchmark](../explanation/performance.md): client and server are on one machine, so
+add the time of your network for each round trip. The second figure is the ratio to the smallest correct hand-written code.
 
 {table("store", "first delivery", "repeat", rows=[_times(*each, rows) for each in MEASURED.values()])}
 DynamoDB and MongoDB are measured on emulators. Their figures show what the library adds, not how fast the service is.

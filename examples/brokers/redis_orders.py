@@ -14,7 +14,7 @@ from twicesafe import Policy, Receiver, current_claim
 from twicesafe.consumers import Consumer, Message
 
 SERVER = os.environ.get("BROKER", "redis://localhost:6379/0")
-# Its own name: a worker that starts again gets what it left pending at once, not after `patience`.
+# Its own name: a worker that starts again gets what it left pending at once, not after `ack_wait`.
 URL = f"{SERVER}?stream=orders&group=billing&consumer=worker-1"
 ORDERS = ["o-1", "o-2", "o-3", "o-1"]
 

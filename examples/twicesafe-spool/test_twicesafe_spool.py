@@ -19,7 +19,7 @@ class TestSpool(ConsumerConformance):
         self.root = tmp_path
 
     def open_source(self) -> SpoolSource:
-        return SpoolSource(self.root, "orders", patience=1.0)
+        return SpoolSource(self.root, "orders", ack_wait=1.0)
 
     def publisher_url(self) -> SpoolPublisher:
         return SpoolPublisher(self.root)

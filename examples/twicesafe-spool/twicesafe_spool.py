@@ -4,7 +4,7 @@
 
 A message is in ``ready``, or in ``held`` while a consumer has it. A rename moves it, so one consumer
 gets it. The end of its name counts the deliveries, so a receipt from an earlier delivery names a file
-that no longer exists: it is void. A file that was held for `patience` seconds without being touched is
+that no longer exists: it is void. A file that was held for `ack_wait` seconds without being touched is
 ready again: its consumer is dead. For the processes of one machine.
 """
 
@@ -34,8 +34,8 @@ class SpoolSource:
     most_held = 1000
     place = ""
 
-    def __init__(self, root: Path, queue: str, patience: float = 30.0) -> None:
-        self.root, self.name, self.patience = root, queue, patience
+    def __init__(self, root: Path, queue: str, ack_wait: float = 30.0) -> None:
+        self.root, self.name, self.ack_wait = root, queue, ack_wait
         self.ready, self.held = _folders(root, queue)
 
     @classmethod
@@ -72,7 +72,7 @@ class SpoolSource:
         """What a dead consumer held is ready again."""
         for path in self.held.iterdir():
             with gone:
-                if time.time() - path.stat().st_mtime > self.patience:
+                if time.time() - path.stat().st_mtime > self.ack_wait:
                     path.rename(self.ready / path.name)
 
     def acknowledge(self, receipts: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from tests.consumers.kafka_group import group_offsets, read_topic
-from tests.patience import until
+from tests.polling import until
 from tests.servers import launch
 from tests.servers.kafka import broker as kafka_kind
 from twicesafe._core.consuming.source import Source
@@ -168,7 +168,7 @@ class RedisStreams(Broker):
     settings: dict[str, str] = {"appendonly": "yes", "appendfsync": "always"}  # noqa: RUF012
 
     def _url(self, stream: str, group: str) -> str:
-        return f"redis://127.0.0.1:{self.server.port}/0?stream={stream}&group={group}&patience=1s"
+        return f"redis://127.0.0.1:{self.server.port}/0?stream={stream}&group={group}&ack_wait=1s"
 
     @property
     def source(self) -> str:

@@ -34,7 +34,7 @@ WORKERS: Final = 3
 KEYS: Final = 12
 WAITING: Final = 60
 """Messages that wait while workers are killed, about."""
-PATIENCE: Final = 180.0
+TIME_LIMIT: Final = 180.0
 """Seconds within which something must have happened."""
 
 processes: Final = multiprocessing.get_context("forkserver")
@@ -66,7 +66,7 @@ class Plant:
         batch = [self._message(False) for _ in range(count)]
         for _ in range(poison):
             batch.insert(self.rng.randrange(len(batch) + 1), self._message(True))
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + TIME_LIMIT
         while True:
             try:
                 self.broker.send(batch)
@@ -136,7 +136,7 @@ class Plant:
 
     def _end(self, worker: Any) -> None:
         worker.terminate()
-        worker.join(PATIENCE)
+        worker.join(TIME_LIMIT)
         if worker.is_alive():
             self.t.broke("a worker that was asked to stop did not end")
             worker.kill()
@@ -177,11 +177,11 @@ class Plant:
         return isinstance(self.broker, Kafka) and self.mode == "kafka" and self.broker.is_read()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + TIME_LIMIT
         while not condition():
             if time.monotonic() > limit:
                 for worker in self.workers:
                     os.kill(worker.pid, signal.SIGUSR1)  # it shows where it is
-                raise AssertionError(f"{what}: not within {PATIENCE:g} s")
+                raise AssertionError(f"{what}: not within {TIME_LIMIT:g} s")
             self.keep_working()
             time.sleep(0.05)

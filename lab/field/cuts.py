@@ -1,7 +1,7 @@
 """Replies cut at every byte (C5): whatever the client saw of an answer, the work is done once.
 
 One exchange after the other goes through the proxy; in each, one reply (or request) ends after a
-chosen number of bytes. The lease is long and the caller's patience short: a client that took a cut
+chosen number of bytes. The lease is long and the caller's time limit short: a client that took a cut
 reply for a lost claim would get `StillInProgressError`, and is found out.
 """
 

@@ -21,7 +21,7 @@ __all__ = ["durable_kills"]
 WORKERS = 3
 PER_KILL = 3
 """Runs that are submitted for each kill."""
-PATIENCE = 600.0
+TIME_LIMIT = 600.0
 
 
 @trial("killed durable runs", "C3", "kills", ("sqlite", *SERVERS))
@@ -68,13 +68,13 @@ def _storm(t: Trial, receiver: Receiver, transfer: Any, url: str, ledger: Path) 
                 orders[order] = transfer.submit(order)
             place = rng.randrange(WORKERS)
             worker, ready = workers[place]
-            ready.wait(PATIENCE)
+            ready.wait(TIME_LIMIT)
             time.sleep(rng.uniform(0, 0.1))
             worker.kill()
             worker.join()
             t.tried += 1
             workers[place] = started()
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIME_LIMIT
         left = list(orders.values())
         while left and time.monotonic() < until:
             left = [key for key in left if not _is_done(receiver, key)]

@@ -26,7 +26,7 @@ CLIENTS: Final = 6
 OPERATIONS: Final = 240
 REPEATS: Final = 2
 """Replies that one call may miss in an election: that of the dead member, and that of one without a leader."""
-PATIENCE: Final = 120.0
+TIME_LIMIT: Final = 120.0
 
 
 class ElectionRecorder(Recorder):
@@ -86,14 +86,14 @@ def _kill_one(t: Trial, cluster: Any, load: Load) -> None:
         recorder.is_electing = False
         leader.start()
         cluster.await_health()
-        history.result(PATIENCE)
+        history.result(TIME_LIMIT)
     t.tried += 1
     t.count("histories that met it", met)
     judge(t, recorder.calls, t.tried)
 
 
 def _until_it_has(recorder: Recorder, calls: int, history: Any) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIME_LIMIT
     while len(recorder.calls) < calls and not history.done():
         assert time.monotonic() < until, "the history does not begin"
         time.sleep(0.002)

@@ -24,7 +24,7 @@ from .zombies import fresh_url
 
 __all__ = ["lane_order"]
 
-PATIENCE = 900
+TIME_LIMIT = 900
 KEYS = 12
 
 
@@ -112,7 +112,7 @@ def lane_order(t: Trial) -> None:
             for _ in range(t.size(20, 200)):
                 backlog.add(t.size(10, 50))
                 _operate(t, outbox, rng, skipped)
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + TIME_LIMIT
             while (depth := outbox.depth()).pending or depth.parked:
                 _operate(t, outbox, rng, skipped)
                 if time.monotonic() > until:

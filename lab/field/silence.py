@@ -20,7 +20,7 @@ from .trial import Trial, trial
 
 __all__ = ["silent_primary"]
 
-PATIENCE = 120.0
+TIME_LIMIT = 120.0
 AGAIN = "run again"
 
 
@@ -96,7 +96,7 @@ def _one_silence(t: Trial, number: int) -> None:
 
 
 def _until_it_moves(worker: Any, key: str) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIME_LIMIT
     while True:
         try:
             worker.process(key, "x")

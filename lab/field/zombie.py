@@ -18,7 +18,7 @@ from typing import Any
 from twicesafe import AsyncReceiver, Policy, Receiver, current_claim
 from twicesafe._core.protocol import Abandon, Complete, Fail, Renew
 
-PATIENCE = 10.0
+TIME_LIMIT = 10.0
 HOUR = 3_600_000
 
 
@@ -52,7 +52,7 @@ def threads(url: str, policy: Policy) -> None:
 
             def handler(found: dict[str, Any] = found) -> str:
                 say("in")
-                until = time.monotonic() + PATIENCE
+                until = time.monotonic() + TIME_LIMIT
                 while not is_lost() and time.monotonic() < until:
                     time.sleep(0.005)
                 found["told"] = time.monotonic() if is_lost() else None
@@ -73,7 +73,7 @@ async def tasks(url: str, policy: Policy) -> None:
 
             async def handler(found: dict[str, Any] = found) -> str:
                 say("in")
-                until = time.monotonic() + PATIENCE
+                until = time.monotonic() + TIME_LIMIT
                 while not is_lost() and time.monotonic() < until:  # noqa: ASYNC110 - no event for it
                     await asyncio.sleep(0.005)
                 found["told"] = time.monotonic() if is_lost() else None

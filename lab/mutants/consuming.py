@@ -369,13 +369,13 @@ def the_done_are_not_looked_up(patch: Patch) -> None:
 
 @mutant("a rest that is over keeps the loop awake until a message can start", STUDY)
 def restless(patch: Patch) -> None:
-    patience = _ConsumerLoop._patience
+    longest_wait = _ConsumerLoop._longest_wait
     wake = Intake.wake
 
     def without_looking(self: Any) -> Any:
         self.intake.asleep = True
         try:
-            return patience(self)
+            return longest_wait(self)
         finally:
             self.intake.asleep = False
 
@@ -383,7 +383,7 @@ def restless(patch: Patch) -> None:
         if not getattr(self, "asleep", False):
             wake(self, now)
 
-    patch(_ConsumerLoop, "_patience", without_looking)
+    patch(_ConsumerLoop, "_longest_wait", without_looking)
     patch(Intake, "wake", unless_asleep)
 
 

@@ -163,11 +163,11 @@ def more_than_a_batch(patch: Patch) -> None:
 def stop_settles_nothing(patch: Patch) -> None:
     settle = _PublishLoop._settle
 
-    def impatient(self: Any, patient: bool = False) -> Any:
+    def unless_stopping(self: Any, repeats: bool = False) -> Any:
         if not self.state.stopping:
-            yield from settle(self, patient)
+            yield from settle(self, repeats)
 
-    patch(_PublishLoop, "_settle", impatient)
+    patch(_PublishLoop, "_settle", unless_stopping)
 
 
 @mutant("a stopping relay does not wait for its running publish calls", STUDY)
@@ -193,7 +193,7 @@ def stop_drops_calls(patch: Patch) -> None:
 
 
 @mutant("a sleeping relay relies on wake-ups alone: when one is lost, it sleeps on", STUDY)
-def trusts_its_bell(patch: Patch) -> None:
+def trusts_its_wakeups(patch: Patch) -> None:
     def handle(state: Any, command: Any) -> Any:
         return (yield replace(command, seconds=1e6) if type(command) is Listen else command)
 

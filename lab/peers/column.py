@@ -26,7 +26,7 @@ from .peer import OURS, Order
 
 __all__ = ["Column", "End", "Worker"]
 
-PATIENCE: Final = 30.0
+TIME_LIMIT: Final = 30.0
 ROOT: Final = Path(__file__).parent.parent.parent
 
 
@@ -58,18 +58,18 @@ class Worker:
         self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        self._hear(PATIENCE)
+        self._hear(TIME_LIMIT)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._heard.put(json.loads(line))
 
-    def _hear(self, patience: float) -> Any:
+    def _hear(self, time_limit: float) -> Any:
         try:
-            return self._heard.get(timeout=patience)
+            return self._heard.get(timeout=time_limit)
         except queue.Empty:
-            raise TimeoutError(f"the worker said nothing for {patience} s") from None
+            raise TimeoutError(f"the worker said nothing for {time_limit} s") from None
 
     def begin(self, *orders: Order) -> None:
         self._say(json.dumps({"orders": orders}))
@@ -77,22 +77,22 @@ class Worker:
     def begin_and_hold(self, order: Order) -> None:
         """Its function has started, and waits for the order that says how to end."""
         self.begin(order)
-        heard = self._hear(PATIENCE)
+        heard = self._hear(TIME_LIMIT)
         if "in" not in heard:
             raise AssertionError(f"expected the function to start, but: {heard}")
 
-    def first_sign(self, patience: float) -> End | Literal["runs", "waits"]:
+    def first_sign(self, time_limit: float) -> End | Literal["runs", "waits"]:
         """What is seen of the call that was begun, within these seconds."""
         try:
-            heard = self._hear(patience)
+            heard = self._hear(time_limit)
         except TimeoutError:
             return "waits"
         return "runs" if "in" in heard else msgspec.convert(heard["ends"][0], End)
 
-    def early_end(self, patience: float) -> End | None:
+    def early_end(self, time_limit: float) -> End | None:
         """How the call ended that was begun, if it did within these seconds."""
         with contextlib.suppress(TimeoutError):
-            return self.end(patience)
+            return self.end(time_limit)
         return None
 
     def tell(self, word: str, key: str) -> None:
@@ -104,11 +104,11 @@ class Worker:
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
-    def ends(self, patience: float = PATIENCE) -> list[End]:
-        return msgspec.convert(self._hear(patience)["ends"], list[End])
+    def ends(self, time_limit: float = TIME_LIMIT) -> list[End]:
+        return msgspec.convert(self._hear(time_limit)["ends"], list[End])
 
-    def end(self, patience: float = PATIENCE) -> End:
-        return self.ends(patience)[0]
+    def end(self, time_limit: float = TIME_LIMIT) -> End:
+        return self.ends(time_limit)[0]
 
     def call(self, order: Order) -> End:
         self.begin(order)

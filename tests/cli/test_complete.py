@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.line import Line
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Receiver, State
 
 SHOP = """

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.line import Line
-from tests.patience import until
+from tests.polling import until
 
 _numbers = itertools.count(1)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.line import Line
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Receiver
 from twicesafe._core.protocol import Adopt
 from twicesafe.errors import StoreError

@@ -37,7 +37,7 @@ class Network:
     rewind: Callable[[], bool] = lambda: True
     time: float = 0.0
     waits: list[float] = field(default_factory=list)
-    patience: list[float] = field(default_factory=list)
+    timeouts: list[float] = field(default_factory=list)
 
     def run(
         self, policy: RetryPolicy = PLAIN, call: KeyedRequest = FRESH, budget: Budget | None = None
@@ -51,7 +51,7 @@ class Network:
     def _perform(self, command: Any) -> Any:
         if isinstance(command, SendAttempt):
             self.time += 1
-            self.patience.append(command.seconds)
+            self.timeouts.append(command.seconds)
             return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         self.time += command.seconds
         self.waits.append(command.seconds)
@@ -104,7 +104,7 @@ def test_no_wait_goes_past_the_deadline():
 def test_an_attempt_knows_how_much_time_is_left():
     network = Network([LOST, LOST, status(201)])
     network.run(PLAIN.replace(deadline=10))
-    assert network.patience == [10, 8, 5]  # a second each, and waits of one and two
+    assert network.timeouts == [10, 8, 5]  # a second each, and waits of one and two
 
 
 def test_a_first_409_to_a_new_key_is_the_applications_own():

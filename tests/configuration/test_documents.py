@@ -175,7 +175,7 @@ def test_yaml_without_its_driver_names_the_extra(tmp_path: Path):
             print(type(error).__name__, error)
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("ConfigurationError the driver yaml cannot be imported")
+    assert done.stdout.startswith("ConfigurationError the package yaml cannot be imported")
     assert "pip install 'twicesafe[cli]'" in done.stdout
 
 

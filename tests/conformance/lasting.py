@@ -118,23 +118,23 @@ class LocksOnlyItself(Lasting):
 
 class _WakingStore(LastingStore):
     capabilities: ClassVar[Capabilities] = Capabilities(wake=True)
-    bells: ClassVar[weakref.WeakKeyDictionary[FakeClock, threading.Condition]] = (
+    conditions: ClassVar[weakref.WeakKeyDictionary[FakeClock, threading.Condition]] = (
         weakref.WeakKeyDictionary()
     )
 
     def __init__(self, now: FakeClock) -> None:
         super().__init__(now)
-        self.bell = self.bells.setdefault(now, threading.Condition())
+        self.changed = self.conditions.setdefault(now, threading.Condition())
 
     def perform(self, request: Any) -> Any:
         answer = super().perform(request)
-        with self.bell:
-            self.bell.notify_all()
+        with self.changed:
+            self.changed.notify_all()
         return answer
 
     def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
-        with self.bell:
-            self.bell.wait(seconds)
+        with self.changed:
+            self.changed.wait(seconds)
 
 
 class _AsyncWakingStore(AsyncLastingStore):
@@ -156,13 +156,13 @@ class Waking(Lasting):
 class _HearsItselfOnly(_WakingStore):
     def __init__(self, now: FakeClock) -> None:
         super().__init__(now)
-        self.bell = threading.Condition()
+        self.changed = threading.Condition()
 
 
 class HearsItselfOnly(Waking):
     """The wake-up does not leave the object that it happened in."""
 
-    patience = 0.3
+    longest_wait = 0.3
     kind = _HearsItselfOnly
     rejected_by = "test_a_watcher_is_woken_at_the_end[complete]"
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import BrokerUnavailableError
 from twicesafe._core.consuming.message import Received
 from twicesafe.consumers import Consumer, Report

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.house.repository import ROOT
-from tests.patience import until
+from tests.polling import until
 from tests.servers.kafka import broker
 
 EXAMPLES = ROOT / "examples" / "brokers"

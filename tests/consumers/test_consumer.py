@@ -644,21 +644,21 @@ def test_dead_letters_wait_for_it_too(setting: Setting) -> None:
 class Impatient(MemorySource):
     """A broker that was away at the start: its ack-wait is known when it answers."""
 
-    patience = 3600.0
+    ack_wait = 3600.0
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.extended = threading.Event()
 
     def fetch(self, most: int, seconds: float) -> list[Received]:
-        self.patience = 0.06
+        self.ack_wait = 0.06
         return list(super().fetch(most, seconds))
 
     def extend(self, receipts: Any) -> None:
         self.extended.set()
 
 
-def test_the_patience_of_the_broker_is_what_it_says_now(setting: Setting) -> None:
+def test_the_ack_wait_is_what_the_broker_says_now(setting: Setting) -> None:
     setting.send()
     source = Impatient(setting.broker, "orders")
     with setting.consumer(source) as consumer:

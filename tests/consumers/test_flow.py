@@ -53,7 +53,7 @@ class Bench:
         """Requests that never reach the store."""
         settings = {
             "concurrency": 2, "batch": 10, "most_held": 10, "ordered": False, "leases": True,
-            "patience": lambda: 0.0, "can_delay": False, **settings,
+            "ack_wait": lambda: 0.0, "can_delay": False, **settings,
         }  # fmt: skip
         self.state = ConsumerState(
             call=lambda message: self._call(Key(message.id or ""), message),
@@ -284,7 +284,7 @@ def test_a_message_that_was_not_extended_in_time_is_marked_before_it_starts_agai
     def mark(message: Message, call: Call, elsewhere: bool) -> None:
         asked.append(elsewhere)
 
-    bench = Bench(leases=False, patience=lambda: 3.0, mark=mark)
+    bench = Bench(leases=False, ack_wait=lambda: 3.0, mark=mark)
     bench.fetched(message("a"))
     ((number, _),) = bench.started()
     bench.happens(HandlerEnded(number, Raised(Retry(after=rest))))

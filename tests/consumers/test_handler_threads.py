@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe._runtime.handler_threads import HandlerThreads
 
 MOST = 8

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.consumers.kafka_group import Topic, handle_all, read_topic
-from tests.patience import until
+from tests.polling import until
 from twicesafe import BrokerUnavailableError, ConfigurationError, Policy
 from twicesafe.consumers import Consumer, KafkaTransaction, Message
 from twicesafe.consumers.sources import _kafka_processed as processed_module

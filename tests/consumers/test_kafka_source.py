@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.consumers.kafka_group import Done, Member, Topic, handle_all, read_topic
-from tests.patience import until
+from tests.polling import until
 from tests.servers.kafka import broker
 from twicesafe import BrokerUnavailableError, ConfigurationError, Receiver
 from twicesafe._core.consuming.message import Received, key_of
@@ -635,7 +635,7 @@ def test_dead_letters_go_to_the_same_cluster_as_the_same_user():
         "kafka://h1:9092,h2:9092?security.protocol=SASL_SSL&sasl.username=u&sasl.password=p%26q"
     )
     assert source.dead_topic("orders") == "orders.dead"
-    assert (source.name, source.can_delay, source.patience) == ("b", False, 0)
+    assert (source.name, source.can_delay, source.ack_wait) == ("b", False, 0)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import pytest
 
 from tests.consumers.kafka_group import Topic, handle_all, read_topic
 from tests.house.repository import ROOT
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Backoff, Policy, Receiver
 from twicesafe.consumers import (
     AsyncConsumer,

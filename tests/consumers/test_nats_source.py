@@ -17,7 +17,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from lab.field.proxy import Fault
 from tests.consumers.proxied import BehindProxies, problems
-from tests.patience import until
+from tests.polling import until
 from twicesafe._core.consuming.message import key_of
 from twicesafe.consumers.sources.nats import JetStreamSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError
@@ -143,7 +143,7 @@ def test_a_missing_durable_is_created_as_the_url_says(stage: Stage):
         member.fetch(1, 0)
         config = stage.durable().config
         assert (config.ack_policy, config.ack_wait, config.max_deliver) == ("explicit", 7, -1)
-        assert member.source.patience == 7
+        assert member.source.ack_wait == 7
         stage.ask(lambda js: js.publish(f"{stage.stream}.b.new", b""))
         stage.ask(lambda js: js.publish(f"{stage.stream}.a.new", b""))
         (got,) = member.fetch(10, stage.seconds)
@@ -154,7 +154,7 @@ def test_an_existing_durable_is_used_as_it_is(stage: Stage):
     stage.create(ack_wait=11, max_ack_pending=17)
     with stage.source(ack_wait="3s") as member:
         member.fetch(1, 0)
-        assert (member.source.patience, member.source.most_held) == (11, 17)
+        assert (member.source.ack_wait, member.source.most_held) == (11, 17)
 
 
 def test_a_durable_that_allows_no_more_is_no_outage(stage: Stage):
@@ -176,11 +176,11 @@ def test_an_operator_may_hold_all_messages_of_a_new_durable(stage: Stage):
         assert member.source.most_held > 1000
 
 
-def test_the_back_off_of_a_durable_is_its_patience(stage: Stage):
+def test_the_shortest_back_off_of_a_durable_is_its_ack_wait(stage: Stage):
     stage.create(backoff=[2, 10], max_deliver=5)
     with stage.source() as member:
         member.fetch(1, 0)
-        assert member.source.patience == 2
+        assert member.source.ack_wait == 2
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from pamqp.header import ContentHeader
 
 from tests.consumers.proxied import BehindProxies, problems
-from tests.patience import until
+from tests.polling import until
 from twicesafe._core.consuming.message import Message, key_of
 from twicesafe.consumers.sources._amqp import _Questions, message_of, queue_settings
 from twicesafe.consumers.sources.rabbitmq import RabbitSource

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from lab.field.proxy import Fault
 from tests.consumers.proxied import BehindProxies, problems
-from tests.patience import until
+from tests.polling import until
 from twicesafe._core.consuming.message import key_of
 from twicesafe.consumers.sources.redis import RedisStreamSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError
@@ -35,7 +35,7 @@ class Streams(BehindProxies):
         self.client = self.stack.enter_context(server.client())
 
     def open_source(self, **options: str) -> Any:
-        chosen = {"stream": self.stream, "group": "billing", "patience": "1s", "timeout": "1"}
+        chosen = {"stream": self.stream, "group": "billing", "ack_wait": "1s", "timeout": "1"}
         query = urlencode(chosen | options)
         return self.through_proxy(
             lambda port: RedisStreamSource.open(f"redis://127.0.0.1:{port}/0?{query}")
@@ -117,12 +117,12 @@ def test_an_entry_that_only_looks_like_ours_is_one_of_others(stage: Stage, heade
 
 
 def test_after_a_restart_under_its_name_its_own_messages_come_first(stage: Stage):
-    with stage.source(consumer="one", patience="1h") as member:
+    with stage.source(consumer="one", ack_wait="1h") as member:
         (sent,) = stage.send()
         stage.gather(member, sent.id)
         assert stage.consumers()["one"] == 1
         stage.lose(member.source)
-    with stage.source(consumer="one", patience="1h") as member:
+    with stage.source(consumer="one", ack_wait="1h") as member:
         stage.send()
         first, _ = stage.gather(member, sent.id).values()
         assert (first.message.id, first.message.deliveries) == (sent.id, 2)
@@ -130,11 +130,11 @@ def test_after_a_restart_under_its_name_its_own_messages_come_first(stage: Stage
 
 def test_many_own_messages_come_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("twicesafe.consumers.sources.redis.PAGE", 3)
-    with stage.source(consumer="one", patience="1h") as member:
+    with stage.source(consumer="one", ack_wait="1h") as member:
         ids = [sent.id for sent in stage.send(10)]
         stage.gather(member, *ids)
         stage.lose(member.source)
-    with stage.source(consumer="one", patience="1h") as member:
+    with stage.source(consumer="one", ack_wait="1h") as member:
         parts = [[one.message.id for one in member.fetch(4, 0)] for _ in range(4)]
         assert parts == [ids[:4], ids[4:8], ids[8:], []]
 
@@ -142,7 +142,7 @@ def test_many_own_messages_come_in_parts(stage: Stage, monkeypatch: pytest.Monke
 def test_a_cancelled_fetch_loses_no_message(stage: Stage, monkeypatch: pytest.MonkeyPatch):
     """Redis has sent it, and the task that waited for it is gone."""
     monkeypatch.setattr("twicesafe.consumers.sources.redis.LOOK_EVERY", 3600)
-    with stage.source(patience="1h", timeout="30") as member:
+    with stage.source(ack_wait="1h", timeout="30") as member:
         member.fetch(1, 0)
         (sent,) = stage.send()
         stage.proxies[id(member.source)].arm(Fault("reply", 0, "silence"))
@@ -197,12 +197,12 @@ def test_entries_that_were_deleted_while_pending_are_acknowledged_with_a_warning
 def test_own_entries_that_were_deleted_are_acknowledged_too(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ):
-    with stage.source(consumer="one", patience="1h") as member:
+    with stage.source(consumer="one", ack_wait="1h") as member:
         ids = [sent.id for sent in stage.send(2)]
         got = stage.gather(member, *ids)
         stage.client.xdel(stage.stream, got[ids[0]].receipt.entry)
         stage.lose(member.source)
-    with stage.source(consumer="one", patience="1h") as member:
+    with stage.source(consumer="one", ack_wait="1h") as member:
         (left,) = stage.gather(member, ids[1]).values()
         member.acknowledge([left.receipt])
         assert stage.client.xpending(stage.stream, "billing")["pending"] == 0
@@ -221,8 +221,8 @@ def test_an_extension_counts_no_delivery(stage: Stage):
         other.acknowledge([again.receipt])
 
 
-def test_what_is_given_back_need_not_wait_for_the_patience(stage: Stage):
-    with stage.source(patience="1h") as giver, stage.source(patience="1h") as other:
+def test_what_is_given_back_need_not_wait_for_the_ack_wait(stage: Stage):
+    with stage.source(ack_wait="1h") as giver, stage.source(ack_wait="1h") as other:
         (sent,) = stage.send()
         (got,) = stage.gather(giver, sent.id).values()
         giver.give_back([got.receipt], 0)
@@ -233,7 +233,7 @@ def test_what_is_given_back_need_not_wait_for_the_patience(stage: Stage):
 
 def test_a_delay_is_kept_however_often_we_look(stage: Stage, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("twicesafe.consumers.sources.redis.LOOK_EVERY", 0.01)
-    with stage.source(patience="1h") as member:
+    with stage.source(ack_wait="1h") as member:
         (sent,) = stage.send()
         (got,) = stage.gather(member, sent.id).values()
         begun = time.monotonic()
@@ -266,7 +266,7 @@ def test_consumers_that_are_gone_are_forgotten_unless_they_have_messages(
     assert stage.consumers() == {"idle": 0, "busy": 1}
     monkeypatch.setattr("twicesafe.consumers.sources.redis.FORGET_AFTER", 0)
     until(lambda: stage.client.xinfo_consumers(stage.stream, "billing")[0]["idle"] > 0)
-    with stage.source(consumer="new", patience="1h") as member:
+    with stage.source(consumer="new", ack_wait="1h") as member:
         (sent,) = stage.send()
         member.acknowledge([one.receipt for one in stage.gather(member, sent.id).values()])
         assert stage.consumers() == {"busy": 1, "new": 0}
@@ -280,9 +280,9 @@ def test_a_key_of_another_type_is_an_outage_that_says_why(stage: Stage):
 
 
 def test_check_says_that_a_delay_is_cut(stage: Stage):
-    with stage.source(patience="10s") as member:
+    with stage.source(ack_wait="10s") as member:
         (problem,) = problems(member, replace(TERMS, longest_backoff=60))
-        assert "cut to patience=10" in problem
+        assert "cut to ack_wait=10" in problem
 
 
 def test_check_says_that_redis_may_delete_the_stream(own_server: Any):
@@ -302,8 +302,8 @@ def test_check_says_that_redis_may_delete_the_stream(own_server: Any):
         ("stream=s", "add group="),
         ("group=g", "add stream="),
         ("stream=s&group=g&from=7", r"use 0 .* or \$"),
-        ("stream=s&group=g&patience=soon", "is not a duration"),
-        ("stream=s&group=g&patience=0", "patience"),
+        ("stream=s&group=g&ack_wait=soon", "is not a duration"),
+        ("stream=s&group=g&ack_wait=0", "ack_wait"),
     ],
 )
 def test_a_url_that_cannot_be_used(query: str, remedy: str):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from lab.field.proxy import Proxy
 from tests.consumers.proxied import BehindProxies
-from tests.patience import until
+from tests.polling import until
 from tests.servers import free_port
 from twicesafe import BrokerUnavailableError, ConfigurationError
 from twicesafe._core.consuming.message import Received, key_of
@@ -174,13 +174,13 @@ def test_what_is_not_acknowledged_comes_again_and_is_counted(queue: Callable[...
     assert [one.message.deliveries for one in fetched(source, 1)] == [1]
     (again,) = fetched(source, 1)
     assert again.message.deliveries == 2
-    assert source.patience == 1
+    assert source.ack_wait == 1
 
 
-def test_the_patience_is_the_queues_before_the_first_message(queue: Callable[..., Queue]):
+def test_the_ack_wait_is_the_queues_before_the_first_message(queue: Callable[..., Queue]):
     source = queue(VisibilityTimeout="77").source()
     source.fetch(1, 0)
-    assert source.patience == 77
+    assert source.ack_wait == 77
 
 
 def test_what_is_given_back_is_there_at_once_or_later(queue: Callable[..., Queue]):
@@ -199,7 +199,7 @@ def test_extended_messages_stay_hidden(queue: Callable[..., Queue]):
     orders.put("a", "b")
     source = orders.source()
     a, b = sorted(fetched(source, 2), key=lambda one: one.message.body)
-    source.patience = 600.0
+    source.ack_wait = 600.0
     source.extend([a.receipt])
     assert bodies(fetched(source, 1)) == ["b"]  # its two seconds are over
     assert source.fetch(10, 0) == []

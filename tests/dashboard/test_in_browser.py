@@ -15,7 +15,7 @@ from tests.consumers.test_dead_letters import Place
 from tests.dashboard.conftest import ALL
 from tests.dashboard.test_pages import broken
 from tests.house.browser import opened
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Key, Receiver
 from twicesafe.consumers import DeadLetter
 from twicesafe.dashboard import dashboard

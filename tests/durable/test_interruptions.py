@@ -213,8 +213,8 @@ def test_two_completers_run_every_run_once(tmp_path: Path) -> None:
         decorated(two)
         keys = [checkout.submit(f"order-{number}") for number in range(20)]
         with one.completer(every=0.01, concurrency=4), two.completer(every=0.01, concurrency=4):
-            patience = time.monotonic() + 60
-            while time.monotonic() < patience:
+            time_limit = time.monotonic() + 60
+            while time.monotonic() < time_limit:
                 if all(one.record(key).state is State.COMPLETED for key in keys):  # type: ignore[union-attr]
                     break
                 time.sleep(0.02)

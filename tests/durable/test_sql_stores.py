@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.durable.stores import SQL, fresh_url, opened
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Key, SchemaVersionError
 from twicesafe._core.durable.run_requests import (
     FindDue,

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.durable.shop import POLICY, Boom, Shop
-from tests.patience import until
+from tests.polling import until
 from twicesafe import (
     AsyncReceiver,
     CompensatedError,

@@ -15,7 +15,7 @@ import pytest
 
 from tests.durable import dying_transfers
 from tests.durable.transacting import POLICY, Bank
-from tests.patience import until
+from tests.polling import until
 from tests.transactions.conftest import ENGINE_OF, NAMED
 from tests.transactions.kinds import AsyncDoor
 from twicesafe import (

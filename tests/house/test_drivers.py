@@ -111,7 +111,7 @@ def without(driver: str, statement: str) -> str:
 @pytest.mark.parametrize("driver, statement", CASES)
 def test_a_missing_driver_is_one_error_that_names_the_extra(driver: str, statement: str):
     assert without(driver, statement) == (
-        f"ConfigurationError False the driver {driver} cannot be imported "
+        f"ConfigurationError False the package {driver} cannot be imported "
         f"(No module named {driver!r}); install it: pip install 'twicesafe[{EXTRAS[driver]}]'"
     )
 
@@ -136,7 +136,7 @@ def test_the_command_line_says_the_same(driver: str):
     code = f"import sys; sys.modules[{driver!r}] = None; from twicesafe._cli import main; sys.exit(main(['version']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"the driver {driver} cannot be imported" in done.stderr
+    assert f"the package {driver} cannot be imported" in done.stderr
     assert "pip install 'twicesafe[cli]'" in done.stderr
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import codeop
 import os
 import subprocess
 import sys
@@ -57,6 +59,43 @@ NOT_RUN = list(blocks_that_are_not_run())
 def test_page_runs(page: Path, tmp_path: Path):
     done = run(page, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name(page)) for page in pages()])
+def test_a_block_can_be_pasted_into_a_console(page: Path):
+    refused = [
+        f"line {block.line}: {line}"
+        for block in blocks(page.read_text("utf-8"))
+        if block.is_python and not block.text.lstrip().startswith(">>>")
+        for line in unpasteable(textwrap.dedent(block.text))
+    ]
+    assert not refused, f"add an empty line before: {refused}"
+
+
+def unpasteable(text: str) -> Iterator[str]:
+    """The line at which a console stops: it needs an empty line at the end of a compound statement.
+
+    An empty line *inside* of a class or a function is not reported: from Python 3.13 on, a console
+    takes a pasted block as a whole, and there is no other way to write it.
+    """
+    compiler = codeop.CommandCompiler()
+    compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    pasted: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        pasted.append(line)
+        try:
+            complete = compiler("\n".join(pasted), "<console>", "single")
+        except SyntaxError:
+            if not line.startswith(" "):
+                yield line
+            return
+        if complete is not None:
+            pasted = []
+
+
+def test_what_cannot_be_pasted_is_found():
+    assert list(unpasteable("for n in (1, 2):\n    print(n)\nassert n\n")) == ["assert n"]
+    assert list(unpasteable("for n in (1, 2):\n    print(n)\n\nawait n\n")) == []
 
 
 if NOT_RUN:  # so that the end of a run lists them, with their reasons

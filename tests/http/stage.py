@@ -146,9 +146,9 @@ class Stage:
         ways = {name: settings.pop(name) for name in ("trusted", "forwarded") if name in settings}
         forwarding = Forwarding(self.policy, **ways)
         self.metrics = Metrics()
-        patience = settings.pop("patience", 30)
+        time_limit = settings.pop("time_limit", 30)
         upstream = self.upstream = Upstream(url, forwarding, metrics=self.metrics, **settings)
-        return Front(upstream, receiver, self.policy, forwarding, self.metrics, patience)
+        return Front(upstream, receiver, self.policy, forwarding, self.metrics, time_limit)
 
     def close(self) -> None:
         """A store of the test's own is closed too, on the loop that its connections belong to."""
@@ -318,12 +318,12 @@ class AsgiServer:
 
 
 class ProxyServer(AsgiServer):
-    def __init__(self, patience: float = 30) -> None:
-        self.behind, self._patience = Service(), patience
+    def __init__(self, time_limit: float = 30) -> None:
+        self.behind, self._time_limit = Service(), time_limit
         super().__init__()
 
     def _made(self) -> uvicorn.Server:
-        return proxy_server.server(self._call, client_timeout=self._patience)
+        return proxy_server.server(self._call, client_timeout=self._time_limit)
 
 
 class Service:

@@ -15,7 +15,7 @@ from tests.http.django_site import Site
 from tests.http.stage import EDGES, Seen, Stage
 from tests.http.test_proxy_processes import Proxy, Shop
 from tests.logged import logged
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Receiver
 from twicesafe.encryption import HiddenKeys
 from twicesafe.http import HttpPolicy

@@ -12,7 +12,7 @@ from litestar.exceptions import ClientException
 from litestar.response import Stream
 
 from tests.http.stage import Stage
-from tests.patience import until
+from tests.polling import until
 from twicesafe import AsyncReceiver, current_key
 from twicesafe.asgi import IdempotencyMiddleware
 from twicesafe.stores.memory import AsyncMemoryStore

@@ -18,7 +18,7 @@ import pytest
 from tests.http.scripted import OK, Scripted, Step, reset
 from tests.http.stage import Answer, Before, Play, ProxyServer, Seen, Stage, read, spoken
 from tests.http.test_wire import BAD
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Receiver, State, wsgi
 from twicesafe._core.http.forwarding import Forwarding
 from twicesafe._core.http.problems import RequestRefused
@@ -676,7 +676,7 @@ def test_websockets_are_refused(stage: Stage):
     "sent", [b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab"]
 )
 def test_a_client_that_stalls_is_disconnected(stage: Stage, sent: bytes):
-    stage.server = ProxyServer(patience=0.2)
+    stage.server = ProxyServer(time_limit=0.2)
     stage.server.app = stage.middleware
     assert b"201" not in spoken(stage, sent)  # and it returns
     assert stage.records.stats().total == 0
@@ -697,7 +697,7 @@ def test_a_client_that_reads_nothing_is_disconnected(before: Before, key: str | 
             pass
         ended.set()
 
-    stage, _ = before([large], patience=0.2, http={"max_result_bytes": 2 * size})
+    stage, _ = before([large], time_limit=0.2, http={"max_result_bytes": 2 * size})
     with stage.connect() as connection:
         connection.sendall(stage.request(key))
         assert ended.wait(60)
@@ -716,7 +716,7 @@ def test_a_replay_that_is_not_taken_does_not_stay_in_memory(play: Play, last: bo
     stage = play(max_result_bytes=2 * size)
     stage.handler = lambda _: Answer(body=[b"x" * size])
     assert len(stage.send("k").body) == size
-    stage.server = ProxyServer(patience=0.2)
+    stage.server = ProxyServer(time_limit=0.2)
     stage.server.app = stage.middleware
     request = stage.request("k")
     with stage.connect() as connection:

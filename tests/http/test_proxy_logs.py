@@ -15,7 +15,7 @@ import pytest
 from tests.http.scripted import OK, Step, reset
 from tests.http.stage import Before, Play, ProxyServer, Stage, read
 from tests.logged import logged
-from tests.patience import until
+from tests.polling import until
 
 SECRETS = ("SECRET-KEY", "SECRET-TOKEN", "SECRET-QUERY", "SECRET-BODY")
 SENT: tuple[Any, ...] = (
@@ -131,7 +131,7 @@ def test_a_refused_request_is_logged(stage: Stage, lines: Callable[[], list[str]
 
 @pytest.mark.item("D11", "O3")
 def test_a_client_that_is_disconnected_is_logged(stage: Stage, lines: Callable[[], list[str]]):
-    stage.server = ProxyServer(patience=0.2)
+    stage.server = ProxyServer(time_limit=0.2)
     stage.server.app = stage.middleware
     head = b"POST /a?SECRET-QUERY HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"
     logged = {

@@ -79,8 +79,8 @@ def test_the_sample_container_sets_what_there_is(tmp_path: Path):
 def test_the_sample_unit_reloads_and_outlasts_the_grace():
     text = (EXAMPLES / "twicesafe-proxy.service").read_text()
     assert "ExecReload=/bin/kill -HUP $MAINPID" in text
-    (patience,) = re.findall(r"TimeoutStopSec=(\d+)", text)
-    assert int(patience) > load(EXAMPLES / "twicesafe.toml", environ={}).grace + 5
+    (stop_seconds,) = re.findall(r"TimeoutStopSec=(\d+)", text)
+    assert int(stop_seconds) > load(EXAMPLES / "twicesafe.toml", environ={}).grace + 5
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")

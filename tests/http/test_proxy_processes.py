@@ -26,7 +26,7 @@ import pytest
 
 from tests.http.stage import Reply, Stage, read
 from tests.http.storms import storm
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Receiver, State
 
 KILLS = int(os.environ.get("TWICESAFE_KILLS", "4"))

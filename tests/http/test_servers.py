@@ -67,13 +67,13 @@ class Running:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        patience = time.monotonic() + 120
+        time_limit = time.monotonic() + 120
         while True:
             assert self._process.poll() is None, self.log()
             try:
                 return socket.create_connection(("127.0.0.1", self.port), 1).close()
             except OSError:
-                assert time.monotonic() < patience, self.log()
+                assert time.monotonic() < time_limit, self.log()
                 time.sleep(0.02)  # a process that starts
 
     def log(self) -> str:

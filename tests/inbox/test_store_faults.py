@@ -75,7 +75,7 @@ def test_a_store_that_is_gone_before_the_record_applies_nothing(shop_of: ShopOf,
     delivered_again(shop)
 
 
-PATIENCE = {
+TIME_LIMIT = {
     "sqlite3-implicit": "PRAGMA busy_timeout = 100",
     "psycopg": "SET LOCAL statement_timeout = '100ms'",
     "pymysql": "SET SESSION max_statement_time = 0.1",
@@ -90,7 +90,7 @@ def test_a_store_that_does_not_answer_in_time_runs_nothing(shop_of: ShopOf, kind
     slow.begin()
     assert shop.accept("m-1", slow)
     hasty.begin()
-    hasty.sql(PATIENCE[kind])
+    hasty.sql(TIME_LIMIT[kind])
     with pytest.raises(TwicesafeError):
         shop.process("m-1", lambda: runs.append(1), door=hasty)
     hasty.rollback()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.inbox.conftest import Shop
-from tests.patience import until
+from tests.polling import until
 from tests.transactions.kinds import Door
 from twicesafe import FingerprintMismatchError, Outcome, Policy, StillInProgressError
 

@@ -20,13 +20,13 @@ from collections import Counter
 from twicesafe import AsyncReceiver, Policy, Receiver
 
 POLICY = Policy(wait=60, max_waiters=1000)
-PATIENCE = "timeout=60"
+TIME_LIMIT = "timeout=60"
 """Of the store, in its URL: a crowd on a slow machine waits for connections, which is no error."""
 
 
 class Crowd:
     def __init__(self, url: str, ledger: str, count: int) -> None:
-        self.url = f"{url}{'&' if '?' in url else '?'}{PATIENCE}"
+        self.url = f"{url}{'&' if '?' in url else '?'}{TIME_LIMIT}"
         self.count = count
         self.values: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()

@@ -390,7 +390,7 @@ def test_a_message_that_failed_comes_again():
 
 
 def test_a_slow_handler_is_not_taken_for_one_that_hangs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("twicesafe.testing._interleaving.PATIENCE", 0.2)
+    monkeypatch.setattr("twicesafe.testing._interleaving.LONGEST_WAIT", 0.2)
     monkeypatch.setattr("twicesafe.testing._interleaving.LITTLE", 0.01)
     lock = threading.Lock()
 

@@ -342,7 +342,7 @@ def test_a_retry_that_fails_is_harm(shop: Shop):
 def test_deliveries_that_wait_for_each_other_are_reported(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("twicesafe.testing._interleaving.PATIENCE", 0.05)
+    monkeypatch.setattr("twicesafe.testing._interleaving.LONGEST_WAIT", 0.05)
     once = threading.Event()
 
     def waits(item: str) -> str:

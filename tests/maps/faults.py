@@ -199,7 +199,7 @@ FAULTS: Final[dict[str, Fault]] = {
               f"{INTERRUPT}::test_interrupts_propagate_and_release_at_once",
               f"{R}test_interrupted_recordings.py::test_a_result_is_recorded_before_the_interrupt_is_raised",
               "tests/kill/test_ctrl_c.py::test_ctrl_c_at_any_moment",
-              f"{R}test_release_patience.py::test_a_store_that_hangs_delays_a_cancellation_by_a_second_at_most",
+              f"{R}test_release_timeout.py::test_a_store_that_hangs_delays_a_cancellation_by_a_second_at_most",
               "tests/http/test_outcomes.py::test_a_client_that_goes_away_loses_nothing"))),
     "thread-timeout": Fault("handler", "times out in a thread that cannot be stopped",
         Cell("the caller gets an error; the claim is kept until the thread ends",

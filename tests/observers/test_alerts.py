@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.house.repository import ROOT
-from tests.patience import until
+from tests.polling import until
 from tests.servers import NoServerError, free_port
 from tests.servers.prometheus import Prometheus, promtool
 from twicesafe.observers._alerts import ALERTS, RULES_FILE, Alert, metrics_of

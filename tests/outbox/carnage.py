@@ -70,7 +70,7 @@ def write(url: str, folder: Path, rows: int, late: int, seed: int) -> None:
     alone: list[str] = []
     dropped: list[str] = []
     lock = threading.Lock()
-    patience = 0.01 if url.startswith("sqlite") else 0.3
+    longest_pause = 0.01 if url.startswith("sqlite") else 0.3
 
     def writer(number: int) -> None:
         chance = random.Random(seed * 100 + number)
@@ -81,7 +81,7 @@ def write(url: str, folder: Path, rows: int, late: int, seed: int) -> None:
             key: Any = chance.choice([None, *orders])
             id_ = outbox.add(connection, topic="t", body=f"{number}:{turn}", key=key)
             if turn in slow:
-                time.sleep(chance.uniform(0, patience))
+                time.sleep(chance.uniform(0, longest_pause))
             if chance.random() < 0.05:
                 connection.rollback()
                 with lock:

@@ -80,9 +80,9 @@ class Broker:
     def bodies(self) -> list[str]:
         return [message.body.decode() for message in self.got]
 
-    def wait_for(self, count: int, patience: float = 20) -> None:
+    def wait_for(self, count: int, time_limit: float = 20) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.got) >= count, patience), self.bodies
+            assert self.changed.wait_for(lambda: len(self.got) >= count, time_limit), self.bodies
 
 
 class AsyncBroker(Broker):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.outbox.stage import Broker, RelayMode, begin
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Backoff
 from twicesafe._core.outbox.requests import Fetch, Heartbeat, Setback, Settle, lane_of, slot_of
 from twicesafe._engines.sql.outbox_programs import OutboxPrograms

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.outbox.stage import AsyncBroker, Broker, RelayMode
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Backoff, BrokerUnavailableError
 from twicesafe._core.outbox.publisher import NOT_TRIED, NotNow
 from twicesafe._core.outbox.relay_lease import CheckBroker, Collect, Publish, RelayState

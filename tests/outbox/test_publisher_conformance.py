@@ -19,7 +19,7 @@ import pytest
 from lab.field.proxy import Proxy
 from tests.outbox.hook import Hook
 from tests.outbox.test_kafka import id_of, log_of
-from tests.patience import until
+from tests.polling import until
 from tests.servers import free_port, launch
 from tests.servers.rabbitmq import LARGEST
 from twicesafe._core.outbox.requests import Message

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.outbox.stage import AsyncBroker, Broker, RelayMode, begin
-from tests.patience import until
+from tests.polling import until
 from twicesafe import (
     Backoff,
     BrokerUnavailableError,

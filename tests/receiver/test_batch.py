@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from twicesafe import (

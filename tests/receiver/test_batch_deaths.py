@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Backoff, Policy, Receiver, Record, State
 
 IDS = "abcdefghij"

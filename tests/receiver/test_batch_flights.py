@@ -19,7 +19,7 @@ def test_equal_keys_that_fail_do_not_wait_for_their_own_batch(bench: Bench) -> N
     began = time.monotonic()
     outcomes = bench.process_many(["a", "a", "a"], fail, key=str, concurrency=1)
     assert [type(one.error) for one in outcomes] == [RuntimeError] * 3
-    assert time.monotonic() - began < 4  # less than its patience: it never waited
+    assert time.monotonic() - began < 4  # less than its time limit: it never waited
 
 
 @pytest.mark.parametrize("again", ["a", "b"])

@@ -207,7 +207,7 @@ def test_leases_of_the_fallback_are_renewed_there(bench: Bench):
     assert counter.entered.wait(10)
     (claim,) = receiver._runtime.keeper._live
     before = claim.renewed
-    from tests.patience import until
+    from tests.polling import until
 
     until(lambda: claim.renewed > before)
     assert not claim.gone

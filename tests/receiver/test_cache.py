@@ -77,7 +77,7 @@ def test_it_is_not_filled_before_the_store_confirmed(
 ) -> None:
     def gone(request: Any) -> None:
         if request.op == "complete":
-            cached.clock.advance(3600)  # no patience left for another try
+            cached.clock.advance(3600)  # no time left for another try
             Outage("complete")(request)
 
     cached.store.before = gone

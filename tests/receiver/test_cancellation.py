@@ -156,7 +156,7 @@ def test_cancelled_while_waiting_leaves_the_owner_alone(bench: Bench) -> None:
         owner = asyncio.ensure_future(bench.receiver.process("k", handle))
         await started.wait()
         waiter = asyncio.ensure_future(bench.receiver.process("k", handle))
-        while not riders(bench):  # noqa: ASYNC110 - the flight rings no bell for us
+        while not riders(bench):  # noqa: ASYNC110 - the flight does not notify us
             await asyncio.sleep(0)
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):

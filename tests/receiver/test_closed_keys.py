@@ -50,6 +50,14 @@ def test_the_last_failure_of_a_batch_parks(bench: Bench) -> None:
     assert closed(bench) == [ev.Parked(Key("k"), "ValueError")]
 
 
+def test_the_delivery_that_holds_a_key_knows_why_and_a_later_one_does_not(bench: Bench) -> None:
+    die(bench, hold=True)
+    with pytest.raises(HeldError, match=r"stopped mid-run \(takeover='hold'\); an operator"):
+        bench.process("k", Counter().quick)
+    with pytest.raises(HeldError, match="or another region may have done it"):
+        bench.process("k", Counter().quick)
+
+
 @pytest.mark.parametrize("batch", [False, True], ids=["alone", "batch"])
 def test_who_finds_a_dead_worker_holds_or_parks(bench: Bench, batch: bool) -> None:
     def deliver() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from twicesafe import (
     Backoff,
@@ -231,6 +231,7 @@ def test_a_result_that_cannot_be_kept_never_runs_again(bench: Bench, kind: type)
         bench.process("k", counter.quick)
     assert caught.value.value is value
     assert caught.value.key == Key("k")
+    assert "the work is done and recorded, but without its result: " in str(caught.value)
     for _ in range(2):
         with pytest.raises(ResultUnavailableError) as after:
             bench.process("k", counter.quick)

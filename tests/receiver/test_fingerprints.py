@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from tests.receiver.test_waiting import riders
 from twicesafe import AsyncInbox, FingerprintMismatchError, Inbox, UsageError

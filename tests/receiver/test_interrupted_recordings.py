@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from tests.receiver.test_cancellation import Pause

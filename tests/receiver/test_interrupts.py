@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from twicesafe import HeldError, Policy, Receiver, State, StillInProgressError
 from twicesafe._runtime.flow_run import FlowRun

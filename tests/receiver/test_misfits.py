@@ -40,6 +40,22 @@ class Shop:
         return order
 
 
+@pytest.mark.parametrize("handler", ["paid", None, 5])
+def test_a_handler_that_is_no_function_is_refused(bench: Bench, handler: Any) -> None:
+    with pytest.raises(UsageError, match="the handler must be a function, not") as told:
+        bench.receiver_process(bench.receiver, "k", handler)
+    assert "process(key, charge, order), not process(key, charge(order))" in str(told.value)
+    assert bench.record("k") is None
+
+
+def test_a_coroutine_as_the_handler_is_refused_and_never_starts(bench: Bench) -> None:
+    async def pay() -> None:
+        raise AssertionError("it must not start")
+
+    with pytest.raises(UsageError, match="not coroutine"):  # and no warning: it is closed
+        bench.receiver_process(bench.receiver, "k", pay())
+
+
 @pytest.mark.parametrize(
     "setting, fix",
     [

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import AsyncInbox, AsyncReceiver, Inbox, Receiver
 from twicesafe.outbox import AsyncOutboxRelay, Outbox, OutboxRelay
 

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 import twicesafe
-from tests.patience import until
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from tests.receiver.faults import Outage
 from tests.receiver.test_waiting import riders

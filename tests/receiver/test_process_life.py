@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import AsyncReceiver, Receiver
 
 URLS = pytest.mark.parametrize("scheme", ["memory", "sqlite"])

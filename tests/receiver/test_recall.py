@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.stores.sudden import begin
 from twicesafe import (
     AsyncReceiver,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from twicesafe import StillInProgressError, TooManyWaitersError, current_key
 from twicesafe import events as ev
@@ -104,7 +104,7 @@ def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
     began = time.monotonic()
     with pytest.raises(StillInProgressError) as caught:
         bench.call(second.process, "k", bench.in_mode(counter.slow))
-    assert time.monotonic() - began < 4  # less than its patience: it did not wait
+    assert time.monotonic() - began < 4  # less than its time limit: it did not wait
     assert caught.value.retry_after is not None
     assert 0 < caught.value.retry_after <= 1
     assert (caught.value.http_status, caught.value.retryable) == (409, True)

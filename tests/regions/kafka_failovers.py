@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.consumers.kafka_group import Topic, handle_all, read_topic
 from tests.consumers.test_kafka_processed import Handler, log_of, url_of
-from tests.patience import until
+from tests.polling import until
 from tests.regions.test_mirrored_kafka import LONG, Mirrored
 from tests.servers import launch
 from twicesafe.consumers import Consumer

@@ -12,7 +12,7 @@ import pytest
 
 from tests.consumers.kafka_group import Topic, handle_all, read_topic
 from tests.consumers.test_kafka_processed import IDS, Handler, ids_of, log_of, put, url_of
-from tests.patience import until
+from tests.polling import until
 from tests.servers.kafka import broker
 from twicesafe.consumers import Consumer
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.servers.process import NoServerError, Server, find_program, free_port
 
 SLOTS = 16384
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 
 
 def valkey_program() -> str:
@@ -265,7 +265,7 @@ def _text(value: Any) -> str:
 
 
 def _until(true: Any, otherwise: str) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIME_LIMIT
     while time.monotonic() < until:
         if true():
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Key
 from twicesafe._core.protocol import ClaimRequest, Complete, Read, Verdict
 from twicesafe._engines.dynamodb import DynamodbStore

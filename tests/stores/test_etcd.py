@@ -21,7 +21,7 @@ import pytest
 
 from lab.field.drivers import through
 from lab.field.proxy import Fault, Proxy
-from tests.patience import until
+from tests.polling import until
 from tests.servers import free_port
 from tests.stores.etcd_clients import KINDS, MINUTE, A, B, RawEtcd, claim, complete, etcdctl, insist
 from twicesafe import Key, Receiver

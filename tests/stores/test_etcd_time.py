@@ -13,7 +13,7 @@ from twicesafe import Key
 from twicesafe._core.protocol import Ack, Fail, Read, Renew, Verdict
 from twicesafe._values.records import Cause
 
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 KEY = Key("order-77")
 
 
@@ -29,7 +29,7 @@ def after(verdict: Verdict, ask: Callable[[], Any]) -> tuple[Any, float]:
     began = time.monotonic()
     while (answer := ask()).verdict is verdict:
         assert answer.wait > 0
-        assert time.monotonic() < began + PATIENCE, f"still {verdict}"
+        assert time.monotonic() < began + TIME_LIMIT, f"still {verdict}"
         time.sleep(0.05)
     return answer, time.monotonic() - began
 
@@ -56,8 +56,8 @@ def test_a_renewed_claim_outlives_its_first_lease(client: Any) -> None:
 def test_a_waiter_is_woken_when_the_lease_ends(client: Any) -> None:
     client.perform(claim(KEY, lease=1000))
     began = time.monotonic()
-    client.watch(KEY.id, PATIENCE)
-    assert time.monotonic() - began < PATIENCE / 2
+    client.watch(KEY.id, TIME_LIMIT)
+    assert time.monotonic() - began < TIME_LIMIT / 2
     assert client.perform(claim(KEY, B)).verdict is Verdict.WON
 
 
@@ -77,7 +77,7 @@ def test_a_retention_ends(client: Any) -> None:
     client.perform(complete(KEY, first.fence, b"L" * 5000, retention=1500))
     assert client.perform(claim(KEY, B)).verdict is Verdict.REPLAY
     while client.perform(Read(KEY.id)) is not None:
-        assert time.monotonic() < began + PATIENCE
+        assert time.monotonic() < began + TIME_LIMIT
         time.sleep(0.05)
     assert time.monotonic() - began >= 1.5
     again = client.perform(claim(KEY, B))

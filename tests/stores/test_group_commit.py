@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.stores.sudden import begin, suddenly
 from twicesafe.stores import _group_commit as module
 from twicesafe.stores._group_commit import GroupCommit
@@ -102,17 +102,19 @@ def test_answered_callers_wake_one_after_the_other_and_the_next_write_waits_for_
     lane = GroupCommit(echo, echo_all)
     others = [module._Ticket(at) for at in range(2)]
     lane._line.extend(others)
-    # Not the first in the queue, so it leads when its patience ends.
+    # Not the first in the queue, so it leads when it has waited long enough.
     lane._in_batch(module._Ticket(2))
-    monkeypatch.setattr(module, "PATIENCE", 60)  # a slow machine must not make it check for itself
+    monkeypatch.setattr(
+        module, "LONGEST_WAIT", 60
+    )  # a slow machine must not make it check for itself
     first, last = others
-    assert first.bell.acquire(blocking=False)
-    assert last.bell.locked()  # the first wakes it
+    assert first.woken.acquire(blocking=False)
+    assert last.woken.locked()  # the first wakes it
     came_back = begin(lambda: lane.perform("again"))
     until(lambda: len(lane._line) == 1)
     assert lane._line[0].answer is module._UNANSWERED
     lane._wake_following(first)
-    assert last.bell.acquire(blocking=False)
+    assert last.woken.acquire(blocking=False)
     lane._wake_following(last)
     assert came_back() == ("one", "again")
 
@@ -124,17 +126,17 @@ def test_an_interrupted_caller_wakes_the_next_one():
     lane = GroupCommit(echo, echo_all)
     mine, next_one = module._Ticket(1), module._Ticket(2)
 
-    class Bell:
+    class Woken:
         """The caller is interrupted in its sleep, when its answer is there."""
 
         def acquire(self, timeout: float) -> bool:
             mine.following = next_one
             raise Interrupt
 
-    mine.bell = Bell()  # type: ignore[assignment]
+    mine.woken = Woken()  # type: ignore[assignment]
     with lane._taken, pytest.raises(Interrupt):
         lane._in_batch(mine)
-    assert next_one.bell.acquire(blocking=False)
+    assert next_one.woken.acquire(blocking=False)
 
 
 def test_the_next_write_does_not_wait_for_ever_for_a_caller_that_was_interrupted():

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.transactions.kinds import open_door
 from twicesafe import (
     AsyncReceiver,
@@ -203,12 +203,12 @@ def test_a_record_that_a_transaction_takes_over_is_in_progress_too(url: str):
             door.close()
 
 
-@pytest.mark.parametrize("patience", ["0", "100ms"], ids=["of ours", "of the database"])
-def test_a_locked_table_is_an_outage_and_not_a_busy_key(postgres_url: str, patience: str):
+@pytest.mark.parametrize("lock_timeout", ["0", "100ms"], ids=["of ours", "of the database"])
+def test_a_locked_table_is_an_outage_and_not_a_busy_key(postgres_url: str, lock_timeout: str):
     """A ``lock_timeout`` of the role or the database ends the wait in the same words as a held row."""
     with psycopg.connect(postgres_url, autocommit=True) as owner:
         name = owner.info.dbname
-        owner.execute(f"ALTER DATABASE {name} SET lock_timeout = '{patience}'")  # type: ignore[call-overload]
+        owner.execute(f"ALTER DATABASE {name} SET lock_timeout = '{lock_timeout}'")  # type: ignore[call-overload]
     with (
         Receiver.open(postgres_url, policy=HASTY) as receiver,
         psycopg.connect(postgres_url) as other,

@@ -61,11 +61,11 @@ def mistreat(server: Any, ledger: Ledger) -> None:
         before = sum(ledger.runs.values())
         server.kill() if number % 2 else server.stop()
         server.start()
-        patience = threading.Event()
+        pause = threading.Event()
         for _ in range(3000):
             if sum(ledger.runs.values()) >= before + 10 or ledger.problems:
                 break
-            patience.wait(0.02)
+            pause.wait(0.02)
         else:
             ledger.problems.append(AssertionError(f"no caller recovered from restart {number}"))
             return

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import AsyncReceiver, Inbox, Key, Outbox, Policy, Receiver, current_claim
 from twicesafe._core.outbox.requests import Fetch, Heartbeat, Prepare, Setback, Settle, Unpark
 from twicesafe._core.protocol import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.stores.sudden import begin, suddenly
 from twicesafe._engines.sql import connection_pool as module
 from twicesafe._engines.sql.connection_pool import Pool

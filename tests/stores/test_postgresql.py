@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.stores.drivers import KINDS, DriverReceiver, url_for
 from tests.stores.turns import Turns
 from twicesafe import AsyncReceiver, Key, Receiver

@@ -144,7 +144,7 @@ async def test_cancelled_claims_are_given_back(
     # On a busy machine the server may take longer than the second that a cancelled caller waits.
     monkeypatch.setattr(loop_connections, "SETTLING", 60.0)
     for module in (event_loop, settling):
-        monkeypatch.setattr(module, "RELEASE_PATIENCE", 60.0)
+        monkeypatch.setattr(module, "RELEASE_TIMEOUT", 60.0)
 
     async def stuck() -> None:
         await asyncio.sleep(60)

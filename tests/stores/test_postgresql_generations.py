@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.stores.drivers import KINDS, DriverReceiver
 from twicesafe import Key
 from twicesafe._core.driving import drive
@@ -497,7 +497,7 @@ def _dying_at(statement: int) -> Callable[[str, Any], None]:
 def test_a_node_that_dies_at_any_statement_of_a_sweep_leaves_nothing_half_done(
     store: PostgresStore,
 ):
-    deaths, patience = 0, time.monotonic() + 120
+    deaths, time_limit = 0, time.monotonic() + 120
     for sweep in itertools.count():
         name = f"over-{sweep}"
         fence = completed(store, name, 0)
@@ -520,4 +520,4 @@ def test_a_node_that_dies_at_any_statement_of_a_sweep_leaves_nothing_half_done(
         elif deaths > 20:
             break
         # Otherwise it gave way to autovacuum, which had locked a table: the same statement again.
-        assert time.monotonic() < patience, f"no sweep has more than {deaths} statements"
+        assert time.monotonic() < time_limit, f"no sweep has more than {deaths} statements"

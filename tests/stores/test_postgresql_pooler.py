@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from tests.servers import NoServerError
 from tests.servers.pgbouncer import PgBouncer
 from tests.stores.drivers import KINDS, DriverReceiver

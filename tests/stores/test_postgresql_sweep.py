@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Inbox, Key, Policy, Receiver, State, StillInProgressError
 from twicesafe._core.protocol import ClaimRequest, Sweep, Verdict
 from twicesafe._engines.postgresql import PostgresStore

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Key, StoreUnavailableError
 from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Read, Verdict
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
 from twicesafe._values.records import State
 
-PATIENCE = 90.0
+TIME_LIMIT = 90.0
 OWNER, OTHER = b"o" * 16, b"p" * 16
 
 
@@ -86,7 +86,7 @@ def named(pair: Any) -> int:
 
 def replaced(pair: Any) -> None:
     """Wait until the replica is the primary."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIME_LIMIT
     while time.monotonic() < until:
         with pair.replica.client() as client:
             if named(pair) == pair.replica.port and client.info("replication")["role"] == "master":
@@ -96,7 +96,7 @@ def replaced(pair: Any) -> None:
 
 
 def until_it_works(act: Callable[[], Any]) -> Any:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIME_LIMIT
     while True:
         try:
             return act()
@@ -159,7 +159,7 @@ def test_an_answer_of_a_primary_that_was_replaced_meanwhile_does_not_count(
     busy = worker(f"{pair.url}?timeout=30")
     complete(busy, Key("late"), OWNER)
     pair.primary.resume()
-    late.join(PATIENCE)
+    late.join(TIME_LIMIT)
     assert [answer.verdict for answer in answers] == [Verdict.REPLAY]
 
 
@@ -188,7 +188,7 @@ def test_a_primary_that_was_demoted_is_left_within_the_call(
         client.execute_command("SENTINEL", "FAILOVER", "main")
     replaced(pair)
     with pair.primary.client() as client:  # until then it takes writes, and loses them
-        until(lambda: client.info("replication")["role"] == "slave", PATIENCE)
+        until(lambda: client.info("replication")["role"] == "slave", TIME_LIMIT)
     complete(store, Key("after"), OWNER)
     with pair.replica.client() as client:
         assert client.exists(store.store.programs.key(Key("after").id))

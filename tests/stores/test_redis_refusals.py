@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import (
     AsyncReceiver,
     ConfigurationError,

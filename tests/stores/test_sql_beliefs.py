@@ -16,7 +16,7 @@ import psycopg
 import pymysql
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Key, SchemaVersionError, StoreError, StoreUnavailableError
 from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Sweep, Verdict
 from twicesafe._engines.sqlite import SqliteStore

@@ -93,5 +93,5 @@ def test_a_constraint_is_a_refusal(tmp_path: Path):
     """No other try would cure it."""
     file = DatabaseFile(tmp_path / "keys.db", "full", 1.0)
     for kind in (sqlite3.IntegrityError, sqlite3.DataError):
-        assert not file.trouble(kind("no")).retryable
-    assert file.trouble(sqlite3.OperationalError("database or disk is full")).retryable
+        assert not file.error_of(kind("no")).retryable
+    assert file.error_of(sqlite3.OperationalError("database or disk is full")).retryable

@@ -19,7 +19,7 @@ from twicesafe._engines.sqlite import SqliteStore, database_file
 
 @pytest.fixture
 def receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Its store must connect anew, to a file that is locked. Its patience passes at once."""
+    """Its store must connect anew, to a file that is locked. Its time limit passes at once."""
     path = tmp_path / "keys.db"
     store = SqliteStore(path, timeout=0)
     store.close()
@@ -27,7 +27,7 @@ def receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
     hasty = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None)
     monkeypatch.setattr(database_file, "time", hasty)
     monkeypatch.setattr("twicesafe._core.batch.Sleep", lambda _: Sleep(0))
-    monkeypatch.setattr("twicesafe._core.delivery.CLAIM_PATIENCE", 0)
+    monkeypatch.setattr("twicesafe._core.delivery.CLAIM_RETRIES", 0)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, Receiver(store) as made:
         other.execute("PRAGMA locking_mode=EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")

@@ -66,12 +66,13 @@ def test_limits_are_bytes_and_named() -> None:
     assert MAX_KEY_BYTES == 255
     assert Key("x" * 255).value == "x" * 255
     assert Key("é" * 127).value == "é" * 127
-    for value in ("", "x" * 256, "é" * 128, "👍" * 64):
-        with pytest.raises(InvalidKeyError, match="1 to 255 bytes"):
+    limits = dict.fromkeys(["x" * 256, "é" * 128, "👍" * 64], "at most 255 bytes")
+    for value, limit in {"": "must not be empty", **limits}.items():
+        with pytest.raises(InvalidKeyError, match=f"key .*{limit}"):
             Key(value)
-        with pytest.raises(InvalidKeyError, match="scope part must be 1 to 255 bytes"):
+        with pytest.raises(InvalidKeyError, match=f"scope part .*{limit}"):
             Key("k", scope=(value,))
-        with pytest.raises(InvalidKeyError, match="step must be 1 to 255"):
+        with pytest.raises(InvalidKeyError, match=f"step .*{limit}"):
             Key("k").derive(value)
     assert len(Key("k", ["p"] * MAX_SCOPE_PARTS).scope) == 8
     with pytest.raises(InvalidKeyError, match="at most 8 parts"):

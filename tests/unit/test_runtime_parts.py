@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
+from tests.polling import until
 from twicesafe import Key, LeaseLostError, current_claim, current_key, key_scope
 from twicesafe import events as ev
 from twicesafe._core.protocol import Ack, Claimed, Verdict

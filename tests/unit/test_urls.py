@@ -23,6 +23,7 @@ from twicesafe.stores._urls import (
     [
         ("", "memory:, sqlite:"),
         ("nothing", "memory:, sqlite:"),
+        ("keys.db", "for a SQLite file, write sqlite:///keys.db"),
         ("mongo2://x", "'mongo2'"),
         ("postgresql://u:a/b@h/db", "postgresql://u:***@h/db: there is an @ after the host"),
         ("redis://:a?b@h/0", "redis://***: there is an @ after the host"),

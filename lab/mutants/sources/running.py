@@ -24,7 +24,7 @@ from .registry import PACKAGE, ROOT, SOURCE_MUTANTS, SourceMutant
 
 __all__ = ["Kill", "check_form", "kill_all", "sample"]
 
-PATIENCE: Final = 300
+TIME_LIMIT: Final = 300
 """Seconds for the tests of one mutant; a mutant that makes them hang for longer is killed by that."""
 FAILED: Final = 1
 """pytest's status when tests ran and some failed."""
@@ -55,7 +55,7 @@ def kill_all(names: Sequence[str], jobs: int) -> Iterator[Kill]:
     """Each of these; first their tests on the package as it is, which must pass."""
     mutants = [SOURCE_MUTANTS[name] for name in names]
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    healthy, told = _pytest(tests, PACKAGE.parent, patience=PATIENCE + 60 * len(tests))
+    healthy, told = _pytest(tests, PACKAGE.parent, time_limit=TIME_LIMIT + 60 * len(tests))
     if healthy != 0:
         why = f"its tests do not pass on the package as it is: {_last_line(told)}"
         yield from (Kill(one.name, one.file, one.bug, "", why) for one in mutants)
@@ -74,7 +74,7 @@ def _kill(mutant: SourceMutant) -> Kill:
         (copy / mutant.file).write_text(mutant.source(), "utf-8")
         for compiled in copy.glob(f"**/__pycache__/{Path(mutant.file).stem}.*"):
             compiled.unlink()
-        status, told = _pytest(mutant.tests, Path(folder), patience=PATIENCE)
+        status, told = _pytest(mutant.tests, Path(folder), time_limit=TIME_LIMIT)
     killer = _first_failure(told) if status == FAILED else ""
     if status is None:
         killer = "hangs"
@@ -86,7 +86,7 @@ def _kill(mutant: SourceMutant) -> Kill:
     return Kill(mutant.name, mutant.file, mutant.bug, "", why)
 
 
-def _pytest(tests: Sequence[str], package: Path, patience: float) -> tuple[int | None, str]:
+def _pytest(tests: Sequence[str], package: Path, time_limit: float) -> tuple[int | None, str]:
     """Status and output; the package is imported from this folder. None: it took too long."""
     outside = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     cache = f"cache_dir={package / '.pytest' if package != PACKAGE.parent else '.dev/pytest'}"
@@ -99,7 +99,7 @@ def _pytest(tests: Sequence[str], package: Path, patience: float) -> tuple[int |
             check=False,
             capture_output=True,
             text=True,
-            timeout=patience,
+            timeout=time_limit,
         )
     except subprocess.TimeoutExpired:
         return None, ""

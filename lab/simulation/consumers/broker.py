@@ -1,6 +1,6 @@
 """The broker: a queue that redelivers what is not settled in time, or a log in partitions.
 
-    queue   a message is hidden for `patience` from the consumer that fetched it; then it comes again
+    queue   a message is hidden for `ack_wait` from the consumer that fetched it; then it comes again
     log     each partition has one consumer, which commits how far it is; the next one begins there
 
 A request is sent at one moment, taken at a later one, and answered later still. Its consumer may die or
@@ -146,13 +146,13 @@ class Broker:
         return bool(receipt.partition) and self._named[receipt.partition].revoking is not None
 
     def _of_queue(self, process: Process, most: int) -> list[Receipt]:
-        now, patience = self._world.now, self._world.plan.patience
+        now, ack_wait = self._world.now, self._world.plan.ack_wait
         found: list[Receipt] = []
         for copy in self._queue:
             if len(found) < most and self._visible[copy] <= now:
                 if copy in self._latest:
                     self._world.seen["broker", "redelivered"] += 1
-                self._visible[copy] = now + patience
+                self._visible[copy] = now + ack_wait
                 copy.deliveries += 1
                 self._latest[copy] = receipt = self._receipt(process, copy)
                 found.append(receipt)
@@ -215,7 +215,7 @@ class Broker:
                 self._queue.remove(receipt.copy)
                 world.monitor.settled(receipt.copy)
             else:
-                wait = world.plan.patience if op == "extend" else seconds
+                wait = world.plan.ack_wait if op == "extend" else seconds
                 self._visible[receipt.copy] = world.now + wait
         if self.partitions and op == "acknowledge":
             self._commit(receipts[0].process)

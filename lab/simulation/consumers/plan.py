@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Of a log; 0: a queue, which redelivers what is not settled in time."""
     ordered: bool
     max_attempts: int
-    patience: float
+    ack_wait: float
     can_delay: bool
     most_held: int
     timeout: float

@@ -118,7 +118,7 @@ class Process(Actor):
             most_held=plan.most_held,
             ordered=plan.ordered,
             leases=not plan.transactions,
-            patience=lambda: plan.patience,
+            ack_wait=lambda: plan.ack_wait,
             can_delay=plan.can_delay,
             clock=self.clock,
             notify=_ignore,

@@ -38,7 +38,7 @@ def _plainer(post: Post) -> Iterator[Post]:
 
 def written(plan: Plan) -> list[str]:
     """A plan for a reader."""
-    where = f"a log of {plan.partitions}" if plan.partitions else f"a queue, {plan.patience:g} s"
+    where = f"a log of {plan.partitions}" if plan.partitions else f"a queue, {plan.ack_wait:g} s"
     how = f"{', can delay' * plan.can_delay}{', ordered' * plan.ordered}"
     how += ", in transactions" * plan.transactions
     limits = f"max_attempts {plan.max_attempts}, most_held {plan.most_held}"

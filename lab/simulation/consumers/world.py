@@ -27,7 +27,7 @@ from .works import Copy, Work
 __all__ = ["World"]
 
 EPOCH = 1_700_000_000_000
-PATIENCE = 25.0
+TIME_LIMIT = 25.0
 """Seconds within which something must have changed, once it is quiet: the longest rests end."""
 CHECK = 1.0
 
@@ -208,9 +208,9 @@ class World(VirtualWorld):
         unsettled = [one.position for one in self.copies.values() if not one.settled]
         unreleased = self.monitor.unreleased()
         if unsettled or unreleased or self.now <= self.settled_by:
-            if self.now > max(self._changed, self.settled_by) + PATIENCE:
+            if self.now > max(self._changed, self.settled_by) + TIME_LIMIT:
                 what = f"{unsettled} not settled, {unreleased} not released"
-                broken("nothing is lost", f"{what}: nothing has changed for {PATIENCE:g} s")
+                broken("nothing is lost", f"{what}: nothing has changed for {TIME_LIMIT:g} s")
             self.after(CHECK, None, self._look)
             return
         for work in self.works:
@@ -224,7 +224,7 @@ class World(VirtualWorld):
             self.say("── all is settled; the consumers are stopped")
         for process in self.living():
             process.stop()
-        self.after(PATIENCE, None, self._check)
+        self.after(TIME_LIMIT, None, self._check)
 
     def _check(self) -> None:
         for process in self.living():

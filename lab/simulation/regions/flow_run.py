@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FlowRun"]
 
 HOP = 0.002
-PATIENCE = 0.25
+TIME_LIMIT = 0.25
 """Seconds after which a request without a reply has failed."""
 
 
@@ -81,10 +81,10 @@ class FlowRun:
         late = fault.seconds if isinstance(fault, Fault) else 0.0
         there = HOP + (late if kind == "late" else 0.0)
         world.after(there, None, self._arrive, store, request, kind, late)
-        if kind in ("late", "answered late") and late > PATIENCE:
-            self._fail(PATIENCE)
+        if kind in ("late", "answered late") and late > TIME_LIMIT:
+            self._fail(TIME_LIMIT)
 
-    def _fail(self, after: float = PATIENCE) -> None:
+    def _fail(self, after: float = TIME_LIMIT) -> None:
         error = StoreUnavailableError("no answer")
         self._world.after(after, self._whose, self._send_once, error)
 
@@ -102,7 +102,7 @@ class FlowRun:
             reply = world.apply(store, request)
         if kind == "reply lost":
             self._fail()
-        elif kind in ("late", "answered late") and late > PATIENCE:
+        elif kind in ("late", "answered late") and late > TIME_LIMIT:
             pass  # its sender has given up
         else:
             back = HOP + (late if kind == "answered late" else 0.0)

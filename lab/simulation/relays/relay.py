@@ -1,7 +1,7 @@
 """A simulated relay: its clock, its state, and its two flows, performed as the two runtimes do.
 
 The slot keeper and the publishing flow are the shipped ones. A command that takes time waits for its turn in the world;
-whatever wakes a flow early (an answer of the broker, a bell, a stop) does so here.
+whatever wakes a flow early (an answer of the broker, a wake-up, a stop) does so here.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Relay(Actor):
                 self.misled_since = None
         self._go(hand, answer)
 
-    # -- bells ------------------------------------------------------------------------------------
+    # -- wake-ups ---------------------------------------------------------------------------------
 
     def _sleep(self, hand: _Hand, turn: int, seconds: float) -> Any:
         """At the store: it will be woken, unless there is something already."""

@@ -71,5 +71,5 @@ def _troubles(post: Post) -> str:
     if post.chokes:
         found.append("the broker hangs up on it")
     if post.unheard:
-        found.append("its bell is not heard")
+        found.append("its wake-up is lost")
     return "".join(f"; {one}" for one in found)

@@ -30,7 +30,7 @@ from .process import Process
 __all__ = ["World"]
 
 EPOCH = 1_700_000_000_000
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 """Virtual seconds after which a run has no excuse: it would have been due, and taken over, long ago."""
 
 _STATE: Any = run_state
@@ -163,7 +163,7 @@ class World(VirtualWorld):
         reasons = [self.ledger.is_at_its_end(key, self.store_now()) for key in KEYS]
         if self.now > self.settled_by and not any(reasons):
             return
-        if self.now > self.settled_by + PATIENCE:
+        if self.now > self.settled_by + TIME_LIMIT:
             broken("every run ends", str(next(why for why in reasons if why)))
         number = int(self.now * 10) % len(self.processes)
         self.processes[number].begin(Start(round(self.now, 3), number, "complete"))

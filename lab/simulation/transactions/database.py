@@ -108,7 +108,7 @@ class Database:
 
     def _insert(self, session: Session, opened: Opened, ask: Insert, reply: Reply) -> None:
         id_ = ask.ask.id
-        session.patience = ask.wait
+        session.time_limit = ask.wait
         self._look(session, id_)
         row = self._seen(opened, id_)
         if row is not None:

@@ -18,7 +18,7 @@ __all__ = ["Locks", "Opened", "Session"]
 
 Reply = Callable[..., None]
 
-PATIENCE = 1.0
+TIME_LIMIT = 1.0
 """Seconds for which a session waits for a lock unless told otherwise."""
 
 
@@ -40,7 +40,7 @@ class Opened:
 class Session:
     """A connection, as the server sees it."""
 
-    __slots__ = ("about", "looked", "name", "opened", "over", "patience", "waits", "worker")
+    __slots__ = ("about", "looked", "name", "opened", "over", "time_limit", "waits", "worker")
 
     def __init__(self, name: str, worker: Any, note: bytes | None = None) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Session:
         """The key of its deferred write; None: it is a consumer's."""
         self.opened: Opened | None = None
         self.over = False
-        self.patience = PATIENCE
+        self.time_limit = TIME_LIMIT
         self.waits: Reply | None = None
         """Whom to tell if it ends while a statement of it waits for a lock."""
         self.looked: tuple[Truth, int] | None = None
@@ -57,7 +57,7 @@ class Session:
 
 
 class Locks:
-    """One holder per row; the others wait in line, each as long as its session's patience lasts."""
+    """One holder per row; the others wait in line, each as long as its session may wait."""
 
     def __init__(self, world: World, fail: Callable[[Session], None]) -> None:
         self._world = world
@@ -88,7 +88,7 @@ class Locks:
                 self._fail(session)
                 reply(None, DriverError("55P03", "canceling statement due to lock timeout"))
 
-        self._world.after(max(0.001, session.patience), None, late)
+        self._world.after(max(0.001, session.time_limit), None, late)
 
     def _grant(
         self, session: Session, opened: Opened, id: bytes, then: Callable[[], None]  # noqa: A002

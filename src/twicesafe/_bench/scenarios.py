@@ -22,7 +22,7 @@ SLOW: Final = 0.2
 SETTLED: Final = 100
 """Completed keys that the duplicate scenario repeats; at least one per caller."""
 COUNTED: Final = 0.15
-"""Longest time, in seconds, of the pass that counts round round_trips."""
+"""Longest time, in seconds, of the pass that counts round trips."""
 
 RESULT: Final = {"status": "captured", "amount": 129_900, "note": "thank you" * 16}
 

@@ -176,5 +176,5 @@ def _show(screen: Screen, results: Sequence[BenchResult]) -> None:
         )
     screen.out.print(made)
     screen.say(
-        "p50 and p99 of one call, or of one batch. Round trips: per call or batch.",
+        "p50 and p99 of one call, or of one batch. Round trips: commands to the store (SQLite: statements).",
     )

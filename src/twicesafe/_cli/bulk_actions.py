@@ -98,7 +98,7 @@ def act_on_all(
         return
     _confirm(f"{verb} {counted(len(listed), 'key')} ({meaning})?", bulk.yes)
     outcomes = _Outcomes(done)
-    trouble: StoreUnavailableError | None = None
+    outage: StoreUnavailableError | None = None
     with interruptible() as stop, progress_bar(screen, verb) as bar:
         task = bar.add_task(verb, total=len(listed))
         began = time.monotonic()
@@ -113,12 +113,12 @@ def act_on_all(
                 outcomes.note(record, outcome, in_cli_words(why))
             except StoreUnavailableError as error:
                 outcomes.note(record, "unknown", "the store did not answer: look at this key")
-                trouble = error
+                outage = error
                 break
             bar.advance(task)
     outcomes.print(screen, matched, len(listed))
-    if trouble is not None:
-        raise trouble
+    if outage is not None:
+        raise outage
     if outcomes.counts[done] < len(listed) - outcomes.counts["gone"]:
         raise typer.Exit(NO)
 

@@ -14,6 +14,7 @@ from .. import Key, Receiver, Record
 from .._values.records import AuditEntry, State
 from .._values.steps import StepState
 from ..archive import Archive
+from ..stores._urls import mask
 from .options import ConfigOption, IdOption, JsonOption, KeyArgument, ScopeOption, StoreOption, flag
 from .output import (
     BETWEEN,
@@ -84,20 +85,22 @@ def list_keys(
     """
     screen = Screen(json)
     which = conditions_of(state, scope, value, error, since, older_than, stuck, cause)
-    with opened(existing(store, config)) as receiver:
+    settings = existing(store, config)
+    none = f"no keys found in {mask(settings.url)} (from {settings.source})"
+    with opened(settings) as receiver:
         if all_:
-            _list_all(screen, receiver.records(**which), full)
+            _list_all(screen, receiver.records(**which), full, none)
             return
         records, more = receiver.records_page(limit=limit, after=after, **which)
     if json:
         screen.data({"records": [record_data(r) for r in records], "after": more})
         return
-    _print_rows(screen, records, full)
+    _print_rows(screen, records, full, none)
     if more:
         screen.say(Text(f"more keys follow: add --after {more}, or --all", "dim"))
 
 
-def _list_all(screen: Screen, records: Iterator[Record], full: bool) -> None:
+def _list_all(screen: Screen, records: Iterator[Record], full: bool, none: str) -> None:
     if screen.json:
         screen.stream(records)
         return
@@ -106,15 +109,18 @@ def _list_all(screen: Screen, records: Iterator[Record], full: bool) -> None:
     for record in records:
         page.append(record)
         if len(page) == 100:
-            _print_rows(screen, page, full, header)
+            _print_rows(screen, page, full, none, header)
             page, header = [], False
     if page or header:
-        _print_rows(screen, page, full, header)
+        _print_rows(screen, page, full, none, header)
 
 
-def _print_rows(screen: Screen, records: list[Record], full: bool, header: bool = True) -> None:
+def _print_rows(
+    screen: Screen, records: list[Record], full: bool, none: str, header: bool = True
+) -> None:
+    """`none`: what to say if there are no records."""
     if not records:
-        screen.say(Text("no keys found", "dim"))
+        screen.say(Text(visible(none), "dim"))
         return
     cells = _cells(screen.out.width, any(record.error for record in records))
     made = Table(box=None, show_header=header, header_style="bold dim", padding=(0, 2, 0, 0))

@@ -45,7 +45,7 @@ LONG: Final = 600
 """Seconds: a burst says nothing about what the retention will hold."""
 SHOWN: Final = 5
 """Keys and actions that `top` lists."""
-PATIENCE: Final = 5
+REST: Final = 5
 """`top` rests at least this many times as long as its look at the store took."""
 
 
@@ -277,7 +277,7 @@ def top(
 
 
 def _rest(every: float, began: float) -> float:
-    return max(every, PATIENCE * (time.monotonic() - began))
+    return max(every, REST * (time.monotonic() - began))
 
 
 def _screenful(receiver: Receiver, width: int, before: Stats | None) -> tuple[StatsReading, Group]:

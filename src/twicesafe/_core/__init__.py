@@ -6,7 +6,7 @@ One delivery:
     call                one delivery as data; `resolved_policy`: its policy in the units of the protocol
     duplicates          the answer or the error for a delivery that does not run the handler
     settling            the handler has ended: what to record, after which back-off, and the answer
-    outcome_recording   retries until the store has recorded it
+    outcome_recording   retries until the store has recorded it; `unkept_results`: without its result, and why
     batch               many deliveries at once
     inbox_flow          a delivery in the caller's transaction
     handler_profile     what is known of a handler; `handler_kind`, `handler_call`, `handler_scope`

@@ -46,7 +46,7 @@ from .delivery import claim_request, deliver, finish, granted
 from .duplicates import outcome_of, refusal
 from .outcome_recording import OutcomeRecording, retry_until_recorded
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .settling import RELEASE_PATIENCE, conclude, did_not_start, prepare
+from .settling import RELEASE_TIMEOUT, conclude, did_not_start, prepare
 
 __all__ = ["LINGER", "ask_all", "deliver_many", "job_of", "settle_all"]
 
@@ -282,7 +282,7 @@ def ask_all(asks: list[ClaimRequest]) -> Flow[list[Any]]:
 
 def _until(reply: Reply, began: float) -> float | None:
     """After an interrupt: release the claims now; those that fail expire with their lease."""
-    return None if _stop_of(reply) is None else began + RELEASE_PATIENCE
+    return None if _stop_of(reply) is None else began + RELEASE_TIMEOUT
 
 
 def _once_more(asks: list[Any], open_: list[int], replies: list[Any]) -> Flow[None]:

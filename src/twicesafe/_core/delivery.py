@@ -55,8 +55,8 @@ _WON, _REPLAY, _BUSY, _RESTING = Verdict.WON, Verdict.REPLAY, Verdict.BUSY, Verd
 LONGEST_WATCH = 2.0
 """Seconds after which a waiter asks the store itself, in case its wake-up was lost."""
 
-CLAIM_PATIENCE = 3.0
-"""Seconds for which an unanswered claim is retried, with the same owner, before giving up."""
+CLAIM_RETRIES = 3.0
+"""Seconds for which an unanswered claim is retried, with the same owner."""
 
 
 def deliver(
@@ -198,12 +198,12 @@ def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
         if policy.rejects and flight.delayed and not flight.started:
             return None  # its leader may wait for long: ask the store instead
         asks = policy.rejects and not flight.started  # the answer to its claim may be ours too
-        patience = (CLAIM_PATIENCE if asks else policy.wait) - (clock() - began)
-        if (policy.rejects and not asks) or patience <= 0:
+        left = (CLAIM_RETRIES if asks else policy.wait) - (clock() - began)
+        if (policy.rejects and not asks) or left <= 0:
             refuse_busy(call, None)
         refuse_own_wait(call)
         try:
-            found = yield AwaitFlight(flight, patience, policy.max_waiters, asks)
+            found = yield AwaitFlight(flight, left, policy.max_waiters, asks)
         except OverflowError:
             refuse_waiter(call)
         if call.observed and not asks:
@@ -230,15 +230,15 @@ def _pause_before(
 ) -> Sleep | Watch:
     """How to wait until the key may be free. If the call has waited long enough, it is refused."""
     policy = call.policy
-    patience = policy.wait - (call.clock() - began)
-    if answer.state is State.SUSPENDED and (policy.rejects or patience * 1000 < answer.wait):
+    left = policy.wait - (call.clock() - began)
+    if answer.state is State.SUSPENDED and (policy.rejects or left * 1000 < answer.wait):
         refuse_suspended(call, answer)
-    if policy.rejects or patience <= 0:
+    if policy.rejects or left <= 0:
         if turn and call.observed:
             waited(call, began)
         refuse_busy(call, answer)
     refuse_own_wait(call)
-    promised = min(patience, answer.wait / 1000 + 0.001)
+    promised = min(left, answer.wait / 1000 + 0.001)
     poll = min(promised, _pause(answer, turn, owner))
     if answer.locked:
         return Sleep(poll)
@@ -251,7 +251,7 @@ def _ask_again(
     """P2 and P10: an unanswered claim is retried with the same owner, never assumed."""
     tries = 0
     while True:
-        left = min(CLAIM_PATIENCE, call.policy.usable) - (call.clock() - sent)
+        left = min(CLAIM_RETRIES, call.policy.usable) - (call.clock() - sent)
         pause = min(0.02 * 2**tries, 0.5)
         if left <= pause or not error.asked:
             raise error.about(call.key) from error.__cause__

@@ -94,9 +94,10 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
     return Outcome(value, True, answer.attempt, call.key, answer.fence)
 
 
+_STOPPED: Final = "the worker stopped mid-run (takeover='hold')"
 _UNKNOWN: Final = (
-    "the worker stopped mid-run (takeover='hold'), the handler committed part of the work itself, or "
-    "another region may have done it before a failover"
+    f"{_STOPPED}, the handler committed part of the work itself, or another region may have done it "
+    "before a failover"
 )
 
 
@@ -109,11 +110,12 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
         case Verdict.MISMATCH:
             refuse_mismatch(call, answer.fingerprint, known=True)
         case Verdict.HELD:
+            why = answer.reason or (_STOPPED if answer.closes else _UNKNOWN)
             _refuse(
                 call,
                 HeldError(
-                    f"outcome unknown: {answer.reason or _UNKNOWN}; an operator must find out what was "
-                    "done, then resolve or release the key"
+                    f"outcome unknown: {why}; an operator must find out what was done, then resolve or "
+                    "release the key"
                 ),
             )
         case Verdict.PARKED:

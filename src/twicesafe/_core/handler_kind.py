@@ -15,7 +15,14 @@ from typing import Any
 from ..errors import UsageError
 from .handler_call import name_of
 
-__all__ = ["expect_done", "problem_of", "refuse_async", "refuse_coroutine", "refuse_generator"]
+__all__ = [
+    "expect_callable",
+    "expect_done",
+    "problem_of",
+    "refuse_async",
+    "refuse_coroutine",
+    "refuse_generator",
+]
 
 
 def problem_of(handler: Callable[..., Any]) -> str:
@@ -28,6 +35,18 @@ def problem_of(handler: Callable[..., Any]) -> str:
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         return "generator"
     return "async" if inspect.iscoroutinefunction(inner) else ""
+
+
+def expect_callable(handler: object) -> None:
+    """Refuse what is no function: most likely the handler was called where it should be passed."""
+    if callable(handler):
+        return
+    if inspect.iscoroutine(handler):
+        handler.close()  # so that it never starts
+    raise UsageError(
+        f"the handler must be a function, not {type(handler).__name__}: pass the function and its "
+        "arguments, process(key, charge, order), not process(key, charge(order))"
+    )
 
 
 def expect_done(value: object, what: str) -> None:

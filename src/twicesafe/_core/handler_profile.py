@@ -10,18 +10,14 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import (
-    CodeType,
-    FunctionType,
-    MethodType,
-)
+from types import CodeType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
 from .._values.codecs import resolve_return_type
 from .._values.fingerprint import field_names, fingerprint, stated
 from ..errors import ConfigurationError, UsageError
 from .handler_call import positional_counts, refuse_misfit
-from .handler_kind import problem_of
+from .handler_kind import expect_callable, problem_of
 
 __all__ = ["FingerprintSetting", "HandlerProfile", "claimed_content", "profile_of"]
 
@@ -54,6 +50,7 @@ class HandlerProfile:
     )
 
     def __init__(self, handler: Callable[..., Any], method: bool) -> None:
+        expect_callable(handler)
         self.declared = resolve_return_type(handler)
         self.problem = problem_of(handler)
         self._home = getattr(handler, "__globals__", None)  # kept alive: `_source_of` uses its id

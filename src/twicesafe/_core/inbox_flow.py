@@ -39,6 +39,7 @@ from .observing import completed, failed, replayed, started
 from .outcome_recording import without_payload
 from .protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
 from .settling import prepare
+from .unkept_results import because
 
 __all__ = [
     "AwaitDeferred",
@@ -99,6 +100,8 @@ class EnterMany(msgspec.Struct, gc=False):
 
 
 class Entered(msgspec.Struct, gc=False):
+    """The answer to `Enter`."""
+
     answer: Claimed
     mark: Any = None
     """Identifies this transaction among later ones on the same connection."""
@@ -235,18 +238,32 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
     if isinstance(reply, Raised):
         return (yield from _raised(call, claim, reply, end))
     assert isinstance(end, Complete)
+    return (yield from _record(call, claim, reply, end, problem, entered.mark, must_keep))
+
+
+def _record(
+    call: Call,
+    claim: ActiveClaim,
+    reply: Returned,
+    end: Complete,
+    problem: ResultError | None,
+    mark: Any,
+    must_keep: bool,
+) -> Flow[Outcome[Any] | Raised]:
+    """The handler has returned: complete the record in the caller's transaction. `problem`: why it has no
+    result."""
     if problem is not None and must_keep:
         return (yield from _raised(call, claim, Raised(_undone(problem)), _failed(call, end)))
     try:
         try:
-            recorded = yield Leave(end, entered.mark)
+            recorded = yield Leave(end, mark)
         except TooLargeError as error:  # nothing was sent: the transaction is unchanged
             problem = error.about(call.key)
             problem.value = reply.value
             if must_keep:
                 undone = Raised(_undone(problem))
                 return (yield from _raised(call, claim, undone, _failed(call, end)))
-            recorded = yield Leave(without_payload(end), entered.mark)
+            recorded = yield Leave(without_payload(end), mark)
     except AtomicityBrokenError as error:
         raise _broken(call.key, error.message) from error.__cause__
     except StoreError as error:
@@ -324,13 +341,12 @@ def _failed(call: Call, end: Complete) -> Fail:
 
 
 def _undone(problem: ResultError) -> ResultError:
-    text = problem.message.replace("the work is done and recorded, but its", "the")
-    problem.message = (
-        text.partition(";")[0] + "; nothing was recorded: roll back, so that nothing is applied "
-        '(results="optional" commits such work without its result)'
+    return because(
+        problem,
+        "",
+        "; nothing was recorded: roll back, so that nothing is applied "
+        '(results="optional" commits such work without its result)',
     )
-    problem.args = (problem.message,)
-    return problem
 
 
 def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:

@@ -98,15 +98,14 @@ class OutcomeRecording:
         raise error.about(call.key) if isinstance(error, TwicesafeError) else error
 
     def problem(self, call: Call, reply: Reply) -> NotStorableError | None:
-        """The error for the first caller if the record has no result; None if it has one."""
+        """Why the record has no result; None if it has one."""
         if self.refused is None or isinstance(self.ask, Fail):
             return None
         why = "never got through to the store, while smaller requests did"
         if not isinstance(self.refused, StoreUnavailableError):
             why = "was refused by the store"
         problem = NotStorableError(
-            f"the work is done and recorded, but its result {why} ({self.refused}); duplicates get "
-            "ResultUnavailableError",
+            f"the result {why} ({self.refused})",
             key=call.key,
             value=reply.value if isinstance(reply, Returned) else None,
         )

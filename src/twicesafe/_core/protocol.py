@@ -134,6 +134,8 @@ class Claimed(msgspec.Struct, gc=False):
 
 
 class ClaimRequest(msgspec.Struct, gc=False):
+    """May this owner run the handler? The answer is `Claimed`."""
+
     op: ClassVar[str] = "claim"
     key: Key
     owner: bytes
@@ -150,6 +152,8 @@ class ClaimRequest(msgspec.Struct, gc=False):
 
 
 class Renew(msgspec.Struct, gc=False):
+    """The handler is still running: extend the lease to at least `lease` milliseconds from now."""
+
     op: ClassVar[str] = "renew"
     id: bytes
     owner: bytes

@@ -28,7 +28,6 @@ from ..errors import (
     NotStorableError,
     ResultError,
     StoreUnavailableError,
-    TooLargeError,
     text_of,
 )
 from .call import Call, cause_of
@@ -39,12 +38,13 @@ from .observing import completed, failed
 from .outcome_recording import OutcomeRecording, retry_until_recorded, without_payload
 from .protocol import Abandon, Ack, Claimed, Complete, Fail, Verdict
 from .resolved_policy import ResolvedPolicy
+from .unkept_results import not_encoded, recorded_without, too_large
 
 __all__ = ["conclude", "did_not_start", "prepare", "record_again", "recorded_answer", "settle"]
 
 _OK, _REPLAY = Ack.OK, Verdict.REPLAY
 
-RELEASE_PATIENCE = 1.0
+RELEASE_TIMEOUT = 1.0
 """Seconds that a cancelled or interrupted caller waits for its claim to be released."""
 
 
@@ -200,7 +200,7 @@ def conclude(
         completed(call, claim)
     if problem is not None:
         call.notify(ev.ResultNotKept(call.key, type(problem).__name__))
-        return Raised(problem)
+        return Raised(recorded_without(problem))
     return Outcome(reply.value, False, claim.attempt, call.key, claim.fence)
 
 
@@ -219,10 +219,10 @@ def _undecided(call: Call, ack: Ack | None) -> LeaseLostError | StoreUnavailable
 
 def _give_back(call: Call, ask: Fail, reply: Reply) -> Flow[Ack | None]:
     """Release now, so that no caller waits for the lease; the caller's own error has priority."""
-    patient = isinstance(reply, Raised) and isinstance(reply.error, Exception)
-    for pause in (0.05, 0.2, None) if patient else (None,):
+    can_wait = isinstance(reply, Raised) and isinstance(reply.error, Exception)
+    for pause in (0.05, 0.2, None) if can_wait else (None,):
         try:
-            return (yield ask if patient else Within(ask, RELEASE_PATIENCE))  # type: ignore[no-any-return]
+            return (yield ask if can_wait else Within(ask, RELEASE_TIMEOUT))  # type: ignore[no-any-return]
         except Exception as refused:
             if pause is None:
                 call.notify(ev.StoreFailed(call.key, "fail", cause_of(refused)))
@@ -249,21 +249,8 @@ def _encode(call: Call, value: Any, origin: bytes) -> tuple[bytes | None, Result
         error.value = value
         return None, error.about(call.key)
     except Exception as error:
-        problem = NotStorableError(
-            f"the work is done and recorded, but its result could not be encoded "
-            f"({type(error).__name__}); duplicates get ResultUnavailableError",
-            key=call.key,
-            value=value,
-        )
-        problem.__cause__ = error
-        return None, problem
-    return None, TooLargeError(
-        f"the work is done and recorded, but its result has {size} bytes and "
-        f"max_result_bytes is {policy.max_result_bytes}; duplicates get "
-        "ResultUnavailableError",
-        key=call.key,
-        value=value,
-    )
+        return None, not_encoded(value, error).about(call.key)
+    return None, too_large(value, size, policy.max_result_bytes).about(call.key)
 
 
 def _encode_failure(

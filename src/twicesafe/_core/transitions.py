@@ -17,6 +17,8 @@ __all__ = ["TRANSITIONS", "RecordEvent", "is_expired", "move"]
 
 
 class RecordEvent(enum.StrEnum):
+    """What can happen to a record."""
+
     CLAIM = "claim"
     """A delivery starts work that has no owner."""
     TAKE_OVER = "take over"

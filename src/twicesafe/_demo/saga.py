@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from .. import Policy, Receiver, State, Steps, current_key
-from .storm import PATIENCE, StormError
+from .storm import TIME_LIMIT, StormError
 
 __all__ = ["Saga", "play_saga"]
 
@@ -151,7 +151,7 @@ def _is_over(receiver: Receiver, key: Any) -> bool:
 def _work(setting: _Setting, over: Any) -> int:
     """Replace workers that died, until all checkouts are over. Returns how many died."""
     workers: list[subprocess.Popen[bytes]] = []
-    died, until = 0, time.monotonic() + PATIENCE
+    died, until = 0, time.monotonic() + TIME_LIMIT
     try:
         while not over() and time.monotonic() < until:
             for worker in [one for one in workers if one.poll() is not None]:

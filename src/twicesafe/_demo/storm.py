@@ -24,7 +24,7 @@ from .worker import DemoDelivery, DemoReport, DemoSetting
 
 __all__ = ["Storm", "StormError", "Traffic"]
 
-PATIENCE: Final = 120.0
+TIME_LIMIT: Final = 120.0
 """Give up after this many seconds without any acknowledgement."""
 
 
@@ -129,7 +129,7 @@ class Storm:
                 self._watch(traffic)
                 if traffic.acknowledged > progress:
                     latest, progress = time.monotonic(), traffic.acknowledged
-                elif time.monotonic() - latest > PATIENCE:
+                elif time.monotonic() - latest > TIME_LIMIT:
                     break  # missing payments are counted as lost
         finally:
             for worker in self._workers:

@@ -38,7 +38,7 @@ from .._core.driving import drive_async
 from .._core.durable.run import deliver_run
 from .._core.fast_path import deliver_fast_async
 from .._core.protocol import ClaimRequest
-from .._core.settling import RELEASE_PATIENCE
+from .._core.settling import RELEASE_TIMEOUT
 from .._values.breaker import Breaker
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
@@ -234,7 +234,7 @@ class EventLoopFlowRun(FlowRun):
         release = asyncio.ensure_future(self._give_back(asked))
         release.add_done_callback(_swallow)
         try:
-            await asyncio.wait({release}, timeout=RELEASE_PATIENCE)
+            await asyncio.wait({release}, timeout=RELEASE_TIMEOUT)
         except asyncio.CancelledError:
             return  # cancelled twice: the release continues in the background
 
@@ -337,7 +337,7 @@ class EventLoopFlowRun(FlowRun):
             raise
         except BaseException:
             ending = asyncio.ensure_future(_roll_back(act, command.transaction))
-            await asyncio.wait({ending}, timeout=RELEASE_PATIENCE)
+            await asyncio.wait({ending}, timeout=RELEASE_TIMEOUT)
             raise
 
     async def _watch(self, command: Watch) -> None:

@@ -29,6 +29,8 @@ RECORDING: Final = frozenset({Complete, Fail, Abandon, Renew, RecordStep, Suspen
 
 
 class FlowRun:
+    """The part that both runtimes share; each adds how it performs commands."""
+
     __slots__ = (
         "_asked",
         "_claims",

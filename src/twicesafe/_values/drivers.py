@@ -91,6 +91,6 @@ def missing(package: str, error: ImportError, extra: str = "") -> ConfigurationE
     """The error for a driver that is not installed or cannot be loaded."""
     extra = extra or EXTRAS[package]
     return ConfigurationError(
-        f"the driver {package} cannot be imported ({' '.join(str(error).split())[:200]}); "
+        f"the package {package} cannot be imported ({' '.join(str(error).split())[:200]}); "
         f"install it: pip install 'twicesafe[{extra}]'"
     )

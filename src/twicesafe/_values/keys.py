@@ -215,14 +215,12 @@ def _prefixed(text: str, what: str) -> bytes:
     except UnicodeEncodeError:
         raise InvalidKeyError(f"a {what} must be valid Unicode (it has a lone surrogate)") from None
     size = len(data)
-    if not 1 <= size <= MAX_KEY_BYTES:
+    if size == 0:
+        raise InvalidKeyError(f"a {what} must not be empty")
+    if size > MAX_KEY_BYTES:
         raise InvalidKeyError(
-            f"a {what} must be 1 to {MAX_KEY_BYTES} bytes of UTF-8, this one has {size}"
-            + (
-                ""
-                if size == 0
-                else ": keys are never truncated; hash a long one with Key.from_content"
-            )
+            f"a {what} must be at most {MAX_KEY_BYTES} bytes of UTF-8, this one has {size}: keys are never "
+            "truncated; hash a long one with Key.from_content"
         )
     return _LENGTHS[size] + data
 

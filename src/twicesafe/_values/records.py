@@ -33,6 +33,8 @@ __all__ = [
 
 
 class State(enum.StrEnum):
+    """The state of a record. `_core.transitions` has all changes from one to another."""
+
     IN_PROGRESS = "in_progress"
     """A worker holds it until its lease ends."""
     COMPLETED = "completed"

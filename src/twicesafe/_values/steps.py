@@ -20,6 +20,8 @@ def moment(milliseconds: int) -> datetime:
 
 
 class StepState(enum.StrEnum):
+    """The state of a recorded step."""
+
     DONE = "done"
     """Its result is recorded, and is the answer on every resume."""
     STARTED = "started"

@@ -77,7 +77,7 @@ class MessageCalls:
             most_held=source.most_held,
             ordered=self._ordered,
             leases=self._is_leasing,
-            patience=lambda: source.patience,
+            ack_wait=lambda: source.ack_wait,
             can_delay=source.can_delay,
             clock=self._claims._runtime.clock,
             notify=self._home._notify,

@@ -27,7 +27,7 @@ __all__ = ["ServiceMetrics", "check_metrics_url", "read_metrics"]
 
 EVERY: Final = 10.0
 """Seconds between two looks."""
-PATIENCE: Final = 5.0
+TIMEOUT: Final = 5.0
 LARGEST: Final = 16_000_000
 """Bytes of one page that are read."""
 
@@ -177,6 +177,6 @@ def check_metrics_url(url: str) -> None:
 
 def _fetched(url: str) -> str:
     request = urllib.request.Request(url, headers={"accept": "text/plain"})  # noqa: S310 - checked
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310 - checked above
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - checked above
         body: bytes = answer.read(LARGEST)
     return body.decode("utf-8", "replace")

@@ -267,7 +267,7 @@ def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> Non
     elif isinstance(given, (Store, AsyncStore)):
         fix = f"this is a store: use receiver={name}(store)"
     else:
-        fix = f"this is {type(given).__name__}"
+        fix = f"this is {type(given).__name__}: use receiver={name}.open(URL)"
     raise ConfigurationError(f"{where} needs {'an' if name[0] in 'AI' else 'a'} {name}, and {fix}")
 
 

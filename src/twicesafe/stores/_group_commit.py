@@ -10,7 +10,7 @@ one is awake. The others may return with their next request before that, and sha
 An interrupt (Ctrl-C, an exception sent into a thread) may come after any call in here, even in a
 `finally`. So the lock is only held by a plain `with lock:`, which has no gap for it. Everything else
 is a hint: a missed notification, a chain of wake-ups that ended early, or a ticket that is missing in the
-queue delays its caller by at most `PATIENCE`. Then the caller checks for itself.
+queue delays its caller by at most `LONGEST_WAIT`. Then the caller checks for itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["GroupCommit", "goes_alone"]
 
 T = TypeVar("T")
 
-PATIENCE: Final = 0.05
+LONGEST_WAIT: Final = 0.05
 _UNANSWERED: Final = object()
 
 
@@ -37,21 +37,21 @@ def goes_alone(request: Any) -> bool:
 
 
 class _Ticket:
-    """One waiting caller. Its bell rings when it is answered, or should check for itself."""
+    """One waiting caller. `woken` is released when it is answered, or should check for itself."""
 
-    __slots__ = ("answer", "bell", "following", "request")
+    __slots__ = ("answer", "following", "request", "woken")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.answer: Any = _UNANSWERED
         self.following: _Ticket | None = None
         """Answered in the same transaction, and woken by this one's caller."""
-        self.bell = threading.Lock()
-        self.bell.acquire()
+        self.woken = threading.Lock()
+        self.woken.acquire()
 
-    def ring(self) -> None:
-        with suppress(RuntimeError):  # it rang already, and the caller has not woken up yet
-            self.bell.release()
+    def wake(self) -> None:
+        with suppress(RuntimeError):  # it is released already, and the caller has not woken up yet
+            self.woken.release()
 
 
 class GroupCommit:
@@ -82,7 +82,7 @@ class GroupCommit:
                 return self._perform_one(request)
         finally:
             if self._line:
-                self._ring()
+                self._wake()
 
     def alone(self, work: Callable[..., T], *args: Any) -> T:
         """Run other work under the lock."""
@@ -91,23 +91,23 @@ class GroupCommit:
                 return work(*args)
         finally:
             if self._line:
-                self._ring()
+                self._wake()
 
-    def hold(self, patience: float) -> bool:
+    def hold(self, seconds: float) -> bool:
         """Take and keep the lock, before a fork. False: it was not free in time."""
-        return self._taken.acquire(timeout=patience)
+        return self._taken.acquire(timeout=seconds)
 
     def let_go(self) -> None:
         self._taken.release()
-        self._ring()
+        self._wake()
 
     def _in_batch(self, ticket: _Ticket) -> Any:
         self._line.append(ticket)
-        patient = True
+        was_woken = True
         try:
             while ticket.answer is _UNANSWERED:
-                if self._taken.locked() or (patient and not self._leads(ticket)):
-                    patient = ticket.bell.acquire(timeout=PATIENCE)
+                if self._taken.locked() or (was_woken and not self._leads(ticket)):
+                    was_woken = ticket.woken.acquire(timeout=LONGEST_WAIT)
                     continue
                 with self._taken:
                     if ticket.answer is _UNANSWERED:
@@ -164,14 +164,14 @@ class GroupCommit:
 
     def _wake_following(self, ticket: _Ticket) -> None:
         if ticket.following is not None:
-            ticket.following.ring()
+            ticket.following.wake()
             return
         if self._last_to_wake is ticket:
             self._last_to_wake = None
         if self._line:
-            self._ring()
+            self._wake()
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         """The lock is free: wake the first in the queue, unless another leader took it."""
         with suppress(IndexError):  # there is none, or another leader has just taken them
-            self._line[0].ring()
+            self._line[0].wake()

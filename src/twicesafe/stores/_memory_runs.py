@@ -171,7 +171,7 @@ class MemoryRuns:
         seen = sorted(
             (kept.due_at, id_)
             for id_, kept in self._runs.items()
-            if kept.due_at <= (now if _is_asked(kept, ask) else now - ask.patience)
+            if kept.due_at <= (now if _is_asked(kept, ask) else now - ask.overdue)
         )
         due: list[DueRun] = []
         for _, id_ in seen[: ask.limit]:

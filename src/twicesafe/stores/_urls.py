@@ -281,6 +281,8 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
     if not url:
         named = "an empty URL (is its environment variable set?)"
+    elif not colon and what == "store":
+        named = "this, which is no URL (for a SQLite file, write sqlite:///keys.db)"
     names = [f"{name}:" for name in [*schemes, *added]]
     meant = suggestion(f"{scheme}:" if colon and "@" not in scheme else "", names, " ")
     raise ConfigurationError(

@@ -30,7 +30,7 @@ from ._simulated_process import Stage
 
 __all__ = ["Played", "explore", "play"]
 
-PATIENCE: Final = 3.0
+LONGEST_WAIT: Final = 3.0
 """Seconds after which a track that neither pauses nor ends counts as waiting for the other one."""
 
 LITTLE: Final = 0.2
@@ -92,7 +92,7 @@ class Track:
     def ended(self) -> bool:
         return self._ended.is_set()
 
-    def move(self, until: int | None, patience: float, story: list[str]) -> bool:
+    def move(self, until: int | None, seconds: float, story: list[str]) -> bool:
         """Run until it has passed `until` points (None: to its end), or waits. True: it ended."""
         self.life.halted.clear()
         self.life.stop_after = until
@@ -100,7 +100,7 @@ class Track:
             self._thread.start()
         else:
             self.life.go_on()
-        self.waited = not self.life.halted.wait(patience)
+        self.waited = not self.life.halted.wait(seconds)
         points = self.life.passed
         story += [f"{self.name}  {point}" for point in points[self._shown :]]
         self._shown = len(points)
@@ -108,8 +108,8 @@ class Track:
             story.append(f"{self.name}  waits for the other one")
         return self.ended
 
-    def join(self, patience: float) -> bool:
-        self._thread.join(patience)
+    def join(self, seconds: float) -> bool:
+        self._thread.join(seconds)
         return self.ended
 
 
@@ -128,10 +128,10 @@ class Played:
     """One delivery waited for the other."""
 
 
-def play(stage: Stage, stops: tuple[int, ...], patience: float, to_end: float) -> Played:
+def play(stage: Stage, stops: tuple[int, ...], seconds: float, to_end: float) -> Played:
     """Two deliveries on this stage; A pauses after ``stops[0]`` points, B after ``stops[1]``.
 
-    ``patience``: seconds, while one may wait for the paused one; ``to_end``: when none is paused.
+    ``seconds``: seconds, while one may wait for the paused one; ``to_end``: when none is paused.
     """
     a, b = Track("A", stage), Track("B", stage)
     story: list[str] = []
@@ -141,7 +141,7 @@ def play(stage: Stage, stops: tuple[int, ...], patience: float, to_end: float) -
     for track, until in turns:
         if track.ended:
             continue
-        ended = track.move(until, patience, story)
+        ended = track.move(until, seconds, story)
         waited = waited or track.waited
         if ended:
             reached = reached and until is None
@@ -162,14 +162,14 @@ def explore(
     ``duration``: of a clean run, in seconds.
     """
     slow = SLOWER * duration
-    patience = PATIENCE + slow
+    seconds = LONGEST_WAIT + slow
 
     def tried(*stops: int) -> tuple[Stage, Played]:
-        nonlocal patience
+        nonlocal seconds
         stage = stages()
-        played = play(stage, stops, patience, PATIENCE + slow)
+        played = play(stage, stops, seconds, LONGEST_WAIT + slow)
         if played.waited and (stage.case.bare or stage.clock is not None):
-            patience = LITTLE + slow  # on a real clock they wait for leases, which takes longer
+            seconds = LITTLE + slow  # on a real clock they wait for leases, which takes longer
         return stage, played
 
     for first in range(1, points + 1):

@@ -92,7 +92,7 @@ class MemoryBroker:
 class MemorySource:
     """Blocking. Closing it is what the death of a consumer is to a real broker."""
 
-    patience = 0.0
+    ack_wait = 0.0
     can_delay = False
     most_held = 10_000
     place = ""

@@ -78,7 +78,7 @@ class _ConsumerLoop:
     def run(self) -> Flow[Report]:
         state = self.state
         while True:
-            happened = yield CollectEvents(self._patience())
+            happened = yield CollectEvents(self._longest_wait())
             for one in happened:
                 self._take_note(one)
             yield from self._record()
@@ -103,7 +103,7 @@ class _ConsumerLoop:
 
     # -- waiting ------------------------------------------------------------------------------
 
-    def _patience(self) -> float:
+    def _longest_wait(self) -> float:
         """How long there is nothing to do, unless something happens."""
         state, now = self.state, self.state.clock()
         self.intake.wake(now)
@@ -121,8 +121,8 @@ class _ConsumerLoop:
         rest = self.intake.next_rest()
         if rest is not None:
             dues.append(rest - now)
-        if state.patience:
-            dues.append(state.patience / 6)
+        if state.ack_wait:
+            dues.append(state.ack_wait / 6)
         if state.idle is not None:
             dues.append(state.idle / 4)
         return max(0.0, min(dues))

@@ -89,14 +89,14 @@ class Settlement:
         """Tell the broker that held messages are still being worked on."""
         state = self._state
         now = state.clock()
-        if not state.patience or now < self._look_at:
+        if not state.ack_wait or now < self._look_at:
             return
-        self._look_at = now + state.patience / 6
-        due = [d for d in self._intake.held.values() if now - d.extended >= state.patience / 3]
+        self._look_at = now + state.ack_wait / 6
+        due = [d for d in self._intake.held.values() if now - d.extended >= state.ack_wait / 3]
         if not due:
             return
         for delivery in due:
-            delivery.overdue |= now - delivery.extended >= state.patience
+            delivery.overdue |= now - delivery.extended >= state.ack_wait
             delivery.extended = now
         try:
             yield Extend([delivery.received.receipt for delivery in due])

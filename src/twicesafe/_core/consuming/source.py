@@ -13,7 +13,7 @@ decided by `flow`.
   a prefix can be committed (Kafka), the source keeps the rest until the gap is closed (`prefix`).
 - `give_back` makes messages available again, after `seconds` if the source `can_delay`. A source that
   cannot delay is called with 0 only.
-- `extend` keeps messages from being redelivered for another `patience` seconds.
+- `extend` keeps messages from being redelivered for another `ack_wait` seconds.
 - `revoke`: a source whose broker takes partitions away calls the function that it got by `listen`,
   with the names of the partitions. A running fetch then returns no more of their messages, and the
   flow starts no more of them. When the last of them has ended, the flow calls `release` with the same
@@ -110,7 +110,7 @@ class Source(Protocol):
 
     name: str
     """Who consumes: the group, the queue, the durable."""
-    patience: float
+    ack_wait: float
     """Seconds after which the broker redelivers what is neither settled nor extended; 0: never."""
     can_delay: bool
     """`give_back` can hide a message for a while."""

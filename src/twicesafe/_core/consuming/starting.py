@@ -150,7 +150,7 @@ class Starting:
         """What the broker waits for no longer may run elsewhere, too: its starts are counted from now on."""
         state, now = self._state, self._state.clock()
         for delivery in chosen:
-            late = state.patience and now - delivery.extended >= state.patience
+            late = state.ack_wait and now - delivery.extended >= state.ack_wait
             if (late or delivery.overdue) and delivery.mark is None and delivery.dead is None:
                 assert delivery.call is not None
                 delivery.mark = state.mark(delivery.received.message, delivery.call, True)

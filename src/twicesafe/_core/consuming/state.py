@@ -146,7 +146,7 @@ class ConsumerState:
         most_held: int,
         ordered: bool,
         leases: bool,
-        patience: Callable[[], float],
+        ack_wait: Callable[[], float],
         can_delay: bool,
         clock: WorkerClock,
         notify: Callable[[ev.Event], None],
@@ -168,7 +168,7 @@ class ConsumerState:
         self.ordered = ordered
         self.leases = leases
         """Lease mode: this flow claims and records. Else the handler does, in its transaction."""
-        self._patience = patience
+        self._ack_wait = ack_wait
         self.can_delay = can_delay
         self.clock = clock
         self.notify = notify
@@ -179,6 +179,6 @@ class ConsumerState:
         self.report = Report()
 
     @property
-    def patience(self) -> float:
+    def ack_wait(self) -> float:
         """The source's, as it is now: it may learn it only when its broker answers."""
-        return self._patience()
+        return self._ack_wait()

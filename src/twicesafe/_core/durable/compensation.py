@@ -79,18 +79,17 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
         known = state.recorded.get(UNDO + undo.step)
         if known is not None and known.state is StepState.DONE:
             continue
-        trouble = yield from _undo(call, state, undo)
-        if trouble is None:
+        failure = yield from _undo(call, state, undo)
+        if failure is None:
             continue
-        if not isinstance(
-            trouble, Exception
-        ):  # cancelled or interrupted: the next worker continues
-            yield from _fail(call, state, type(trouble).__qualname__, 1 << 30)
-            return Raised(trouble)
-        if isinstance(trouble, SuspendedError):
-            return (yield from suspend(call, state, [trouble]))
-        text = f"{type(trouble).__qualname__}: {text_of(trouble)}"
-        return (yield from _park(call, state, undo.step, text, reason, trouble))
+        if not isinstance(failure, Exception):
+            # Cancelled or interrupted: the next worker continues.
+            yield from _fail(call, state, type(failure).__qualname__, 1 << 30)
+            return Raised(failure)
+        if isinstance(failure, SuspendedError):
+            return (yield from suspend(call, state, [failure]))
+        text = f"{type(failure).__qualname__}: {text_of(failure)}"
+        return (yield from _park(call, state, undo.step, text, reason, failure))
     return (yield from _remember(call, state, reason, cause))
 
 
@@ -176,8 +175,8 @@ def _remember(
     sent = call.clock()
     try:
         ack = yield ask
-    except Exception as trouble:
-        recording = OutcomeRecording(claim, ask, trouble, sent)
+    except Exception as failure:
+        recording = OutcomeRecording(claim, ask, failure, sent)
         yield from retry_until_recorded([recording], call.clock)
         ack = recording.answer(call)
     claim.settled = True
@@ -218,6 +217,6 @@ def _fail(call: Call, state: RunState, error: str, max_attempts: int) -> Flow[An
     ask = FailRun(claim.key.id, claim.owner, claim.fence, 0, max_attempts, FOREVER, error)
     try:
         yield ask
-    except Exception as trouble:  # the lease expires, and another worker continues
-        call.notify(ev.StoreFailed(call.key, ask.op, type(trouble).__name__))
+    except Exception as failure:  # the lease expires, and another worker continues
+        call.notify(ev.StoreFailed(call.key, ask.op, type(failure).__name__))
     claim.settled = True

@@ -153,11 +153,13 @@ class FindDue(msgspec.Struct, gc=False):
     limit: int
     pause: int
     functions: tuple[str, ...] | None = None
-    """Only runs of these functions, and those that no completer has run for `patience`; None: all."""
-    patience: int = 3_600_000
+    """Only runs of these functions, and those that are overdue by `overdue` milliseconds; None: all."""
+    overdue: int = 3_600_000
 
 
 class DueRun(msgspec.Struct, gc=False):
+    """A run that a completer may continue, with what is needed to call its function."""
+
     key: Key
     function: str
     arguments: bytes

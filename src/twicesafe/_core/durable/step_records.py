@@ -13,17 +13,16 @@ from ..._values.context import ActiveClaim
 from ..._values.steps import StepState
 from ...errors import (
     LeaseLostError,
-    NotStorableError,
     ResultError,
     StoreError,
     StoreUnavailableError,
-    TooLargeError,
     TwicesafeError,
 )
 from ..commands import Flow, Sleep
 from ..encrypting import encrypted_step, readable_step
 from ..outcome_recording import pause_after
 from ..protocol import Ack
+from ..unkept_results import not_encoded, too_large
 from .run_requests import RecordStep, Suspend
 from .run_state import RunState, StepCall
 
@@ -52,18 +51,9 @@ def encoded(state: RunState, call: StepCall, value: Any) -> bytes:
     except ResultError:
         raise
     except Exception as error:
-        raise NotStorableError(
-            f"the step {call.name!r} is done and recorded, but its result could not be encoded "
-            f"({type(error).__name__}); it is not run again",
-            value=value,
-        ) from error
-    most = state.policy.max_result_bytes
-    if len(payload) > most:
-        raise TooLargeError(
-            f"the step {call.name!r} is done and recorded, but its result has {len(payload)} bytes and "
-            f"max_result_bytes is {most}; it is not run again",
-            value=value,
-        )
+        raise not_encoded(value, error) from error
+    if len(payload) > state.policy.max_result_bytes:
+        raise too_large(value, len(payload), state.policy.max_result_bytes)
     return encrypted_step(state.policy.cipher, state.claim.key.id, call.name, payload)
 
 

@@ -32,6 +32,7 @@ from ...errors import (
     text_of,
 )
 from ..commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from ..unkept_results import because
 from .run_state import FAILURE, UNDO, RunState, StepCall
 from .step_records import ask_of, decoded, encoded, record
 from .transaction_step import in_transaction
@@ -232,8 +233,9 @@ def _keep(state: RunState, call: StepCall, value: Any, attempt: int, began: floa
     state.recorded_step(call.name, call.kind, attempt, began)
     if problem is None and refused is not None:
         problem = NotStorableError(
-            f"the step {call.name!r} is done and recorded, but the store refused its result ({refused})",
-            key=state.claim.key,
-            value=value,
+            f"the result was refused by the store ({refused})", key=state.claim.key, value=value
         )
-    return Returned(value) if problem is None else Raised(problem)
+    if problem is None:
+        return Returned(value)
+    done = f"the step {call.name!r} is done and recorded, but without its result: "
+    return Raised(because(problem, done, "; it is not run again"))

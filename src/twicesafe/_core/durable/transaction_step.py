@@ -24,6 +24,7 @@ from ..._values.steps import Step, StepState
 from ...errors import AtomicityBrokenError, ResultError, StoreError, TwicesafeError, UsageError
 from ..commands import Flow, Invoke, OnTransaction, Raised, Reply, Returned
 from ..protocol import Ack, Read
+from ..unkept_results import because
 from .run_requests import LoadRun, RecordStep, Run
 from .run_state import RunState, StepCall
 from .step_records import ask_of, encoded, gone, record
@@ -132,12 +133,7 @@ def _refused(state: RunState, ask: RecordStep, ack: Ack) -> Flow[TwicesafeError]
 
 
 def _not_kept(name: str, problem: ResultError) -> ResultError:
-    text = problem.message.partition(" is done and recorded, but ")[2] or problem.message
-    problem.message = (
-        f"the step {name!r} was rolled back: {text.replace('; it is not run again', '')}"
-    )
-    problem.args = (problem.message,)
-    return problem
+    return because(problem, f"the step {name!r} was rolled back: ")
 
 
 def _broken(name: str, because: str) -> AtomicityBrokenError:

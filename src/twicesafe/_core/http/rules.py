@@ -62,6 +62,8 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class HttpRules:
+    """An `HttpPolicy`, ready to be applied to requests."""
+
     def __init__(
         self,
         policy: HttpPolicy,

@@ -60,7 +60,7 @@ class _PublishLoop(RelayAnswers):
             yield from self._wait()
             if self._is_due():
                 yield from self._settle()
-        yield from self._settle(patient=True)
+        yield from self._settle(repeats=True)
         state.publishing_ended = True
 
     # -- fetching -----------------------------------------------------------------------------
@@ -244,12 +244,12 @@ class _PublishLoop(RelayAnswers):
             return True
         return self.state.clock() >= self.settle_by
 
-    def _settle(self, patient: bool = False) -> Flow[None]:
+    def _settle(self, repeats: bool = False) -> Flow[None]:
         """Write the results to the store; if that fails, they are kept and retried."""
         todo, state = self.todo, self.state
         if not (todo.done or todo.cured or todo.setbacks or todo.aside):
             return
-        for turn in range(1, 9 if patient else 2):
+        for turn in range(1, 9 if repeats else 2):
             slots = state.slots
             try:
                 if (yield todo):
@@ -257,7 +257,7 @@ class _PublishLoop(RelayAnswers):
                 break
             except StoreError as error:
                 self._outage("outbox_settle", error)
-                if patient:
+                if repeats:
                     yield Collect(REST.delay(turn, chance(state.owner, turn)))
         else:
             return  # kept, and retried before the next fetch

@@ -4,9 +4,9 @@
     lane      the messages of one ordering key, published in row order; a message without a key is
               alone in its lane
     slot      one of 64 groups of lanes; a relay leases slots (fenced, on the store's clock)
-    trouble   a lane whose first message was refused: it backs off, and is parked after too many
+    blocked   a lane whose first message was refused: it backs off, and is parked after too many
               refusals
-    aside     messages of a lane in trouble that are set aside in a separate table
+    aside     messages of a blocked lane that are set aside in a separate table
 
     relay     Prepare  Heartbeat  Fetch  Settle  Awake
     operator  Backlog  ListRelays  ParkedLanes  Unpark
@@ -91,7 +91,7 @@ class Pending(msgspec.Struct, gc=False):
     attempts: int
     """How often this message has been refused."""
     last: bool
-    """The last row that its lane in trouble may send; after it the next rows may follow."""
+    """The last row that its blocked lane may send; after it the next rows may follow."""
     created_at: int
     message: Message
     fence: int = 0
@@ -105,7 +105,7 @@ class Fetched(msgspec.Struct, gc=False):
 
     rows: list[Pending]
     aside: dict[bytes, list[int]] = {}
-    """By lane: rows of lanes in trouble, to be set aside."""
+    """By lane: rows of blocked lanes, to be set aside."""
 
 
 class LeasedSlots(msgspec.Struct, gc=False):
@@ -233,7 +233,7 @@ class Fetch(OutboxRequest[Fetched], gc=False):
 
 
 class Settle(OutboxRequest[int], gc=False):
-    """Delete published rows, record setbacks, set rows of lanes in trouble aside.
+    """Delete published rows, record setbacks, set rows of blocked lanes aside.
 
     Published rows are deleted even if another relay holds the slot now. The rest requires owner and
     fence. Repeating the request changes nothing. Reply: how many setbacks were refused.
@@ -243,7 +243,7 @@ class Settle(OutboxRequest[int], gc=False):
     owner: bytes
     done: list[int]
     cured: dict[bytes, int]
-    """By lane in trouble: the last row it was allowed to send is published; the next may follow."""
+    """By blocked lane: the last row it was allowed to send is published; the next may follow."""
     setbacks: list[Setback]
     aside: dict[bytes, list[int]]
 

@@ -257,8 +257,8 @@ def _run(
         try:
             *_, first = _chain(error)  # frameworks wrap what the tool raised
             yield HoldClaim(claim, type(first).__qualname__)
-        except TwicesafeError as trouble:  # its lease ends, and then it is held
-            yield Log("error", f"{call.tool}: not recorded as held yet: {text_of(trouble)}")
+        except TwicesafeError as failed:  # its lease ends, and then it is held
+            yield Log("error", f"{call.tool}: not recorded as held yet: {text_of(failed)}")
             return unknown
         return None
     done = ToolAnswer(state="done", tool=call.tool, result=ran.result, key=call.key)
@@ -323,8 +323,8 @@ def _look_up(
             return unknown
         why = text_of(found) or "the probe says that it did not happen"
         yield from _decide(ReleaseHeld(call.key, record.fence, BY, why))
-    except Exception as trouble:  # of the probe, or of the store: nothing is decided
-        yield Log("warning", f"{call.tool}: could not look it up: {text_of(trouble)}", trouble)
+    except Exception as failed:  # of the probe, or of the store: nothing is decided
+        yield Log("warning", f"{call.tool}: could not look it up: {text_of(failed)}", failed)
         return unknown
     if has_run:  # once per call: the model decides about the next one
         return ToolAnswer(state="not_done", tool=call.tool, key=call.key, reason=why)

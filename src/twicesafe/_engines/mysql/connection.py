@@ -91,7 +91,7 @@ def connect(settings: Settings) -> Session:
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=timeout * 0.9,
-            read_timeout=max(timeout, _patience(settings) + 1),
+            read_timeout=max(timeout, _lock_timeout(settings) + 1),
             write_timeout=timeout,
             program_name="twicesafe",
             **_tls(settings),
@@ -110,7 +110,7 @@ def _prepare(connection: Any, settings: Settings) -> Session:
     cursor = connection.cursor()
     cursor.execute(
         f"SET SESSION sql_mode = '{_MODE}', time_zone = '+00:00',"
-        f" innodb_lock_wait_timeout = {_patience(settings):d}"
+        f" innodb_lock_wait_timeout = {_lock_timeout(settings):d}"
     )
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     cursor.execute("SELECT VERSION(), @@read_only, @@max_allowed_packet")
@@ -133,7 +133,7 @@ def _prepare(connection: Any, settings: Settings) -> Session:
     return session
 
 
-def _patience(settings: Settings) -> int:
+def _lock_timeout(settings: Settings) -> int:
     """Seconds that the server waits for a lock: it must answer before our own time-out."""
     return max(1, int(settings.timeout / 2))
 

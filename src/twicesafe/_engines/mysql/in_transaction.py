@@ -137,8 +137,7 @@ def _check_size(result: bytes | None) -> Program[None]:
     longest = 2 * len(result or b"") + 4096  # drivers send bytes escaped or as hex
     if longest > LARGE and longest > (most := (yield Query("SELECT @@max_allowed_packet"))[0][0]):
         raise TooLargeError(
-            f"the work is done and recorded, but its result has {len(result or b'')} bytes and "
-            f"max_allowed_packet of the server is {most}; duplicates get ResultUnavailableError"
+            f"the result has {len(result or b'')} bytes and max_allowed_packet of the server is {most}"
         )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MysqlRuns"]
 
-PATIENCE: Final = 10
+MIGRATION_TIMEOUT: Final = 10
 """Seconds to wait for another process that creates the tables."""
 
 _TIMES: Final = slice(8, 11)
@@ -42,7 +42,7 @@ class MysqlRuns(RunPrograms):
         self._insert_wait = mark(self.fenced_insert(now, f"{now} + ?", once))
 
     def migrated(self) -> Program[list[str]]:
-        return (yield from self._schema.migrate(PATIENCE))
+        return (yield from self._schema.migrate(MIGRATION_TIMEOUT))
 
     def _claimed(self, ask: ClaimRequest) -> Program[Any]:
         """By the statement that inserts a new record, if it is one; under a lock if it is another case."""

@@ -60,7 +60,7 @@ RETRY_WHEN_LOCKED: Final = 500
 _LOCKED: Final = 1024
 """How many keys we remember as locked by a transaction. They are not batched."""
 
-MIGRATION_PATIENCE: Final = 60.0
+MIGRATION_TIMEOUT: Final = 60.0
 """Seconds for which a migration tries to lock a table that transactions use."""
 
 OPERATOR_LOCK_WAIT: Final = 1.0
@@ -89,7 +89,7 @@ class MysqlStore(Store):
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
-            self.migrated = self._run(lambda: self._schema.migrate(self._migration_patience))
+            self.migrated = self._run(lambda: self._schema.migrate(self._lock_timeout))
         self.refresh()
         meta = self.programs.meta
         self._gates = self._run(lambda: make_gates(meta, settings.migrate))
@@ -279,11 +279,11 @@ class MysqlStore(Store):
     # -- upkeep -------------------------------------------------------------------------------
 
     @property
-    def _migration_patience(self) -> int:
+    def _lock_timeout(self) -> int:
         return max(1, int(self.settings.timeout) - 1)
 
     def migrate(self, tell: Progress = None) -> list[str]:
-        done = self._run(lambda: self._schema.migrate(self._migration_patience))
+        done = self._run(lambda: self._schema.migrate(self._lock_timeout))
         done += migrate_records(
             self._schema, self._moves, self._migrating, MysqlPrograms.begin, tell
         )
@@ -292,10 +292,10 @@ class MysqlStore(Store):
 
     def _migrating(self, program: Callable[[], Program[T]]) -> T:
         """Run a part of a migration, again while a table that it locks is in use."""
-        until = time.monotonic() + MIGRATION_PATIENCE
+        until = time.monotonic() + MIGRATION_TIMEOUT
         while True:
             try:
-                return self._run(lambda: self._schema.alone(program(), self._migration_patience))
+                return self._run(lambda: self._schema.alone(program(), self._lock_timeout))
             except StoreUnavailableError as error:
                 if code_of(error.__cause__) != LOCK_WAIT or time.monotonic() > until:
                     raise

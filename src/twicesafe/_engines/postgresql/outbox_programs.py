@@ -30,7 +30,7 @@ __all__ = ["PostgresOutbox", "PostgresOutboxPort", "PostgresOutboxSchema", "wake
 _OURS: Final = 0x7C5AF << 42
 """The first of our advisory locks: all users of the database share their numbers."""
 
-_WAKEUP: Final = hashlib.sha256(b"twicesafe.outbox.bell.1").digest()[:16]
+_WAKEUP: Final = hashlib.sha256(b"twicesafe.outbox.wakeup.1").digest()[:16]
 """Prefix of what is announced to a sleeping relay; its owner token follows."""
 
 _TYPES: Final = ("smallint", "bytea", "text", "text", "text", "text", "text", "bytea")

@@ -44,7 +44,7 @@ CAPABILITIES = Capabilities(transactions=True, wake=True, outbox=True, steps=Tru
 BATCH = 1000
 """The most requests in one statement."""
 
-MIGRATION_PATIENCE = 60.0
+MIGRATION_TIMEOUT = 60.0
 """Seconds for which a migration tries to lock a table that transactions use."""
 
 POLL = 0.05
@@ -187,7 +187,7 @@ class PostgresStore(Store):
 
     def _run_when_free(self, program: Callable[[], Program[T]]) -> T:
         """Run this again while a table that it locks is in use. Claims wait behind it only shortly."""
-        until = time.monotonic() + MIGRATION_PATIENCE
+        until = time.monotonic() + MIGRATION_TIMEOUT
         while True:
             try:
                 return self._run(program())

@@ -129,9 +129,9 @@ class DueIndex(KeySearch):
     # -- looking ------------------------------------------------------------------------------
 
     def find_due(self, ask: FindDue) -> Program[Due]:
-        patience: Any = b"" if ask.functions is None else ask.patience
+        overdue: Any = b"" if ask.functions is None else ask.overdue
         names = [name.encode() for name in ask.functions or ()]
-        entries, now = yield from self._due(0, b"-inf", b"", ask.limit, patience, names)
+        entries, now = yield from self._due(0, b"-inf", b"", ask.limit, overdue, names)
         entries.sort(key=lambda entry: float(entry.score))
         entries = entries[: ask.limit]
         looks = yield from self._look_at(entries, now, set())
@@ -195,7 +195,7 @@ class DueIndex(KeySearch):
         score: bytes,
         member: bytes,
         limit: int,
-        patience: Any,
+        overdue: Any,
         names: Sequence[bytes],
     ) -> Program[tuple[list[DueEntry], int]]:
         """Up to `limit` entries of each part whose time has come, and the time of the index.
@@ -204,7 +204,7 @@ class DueIndex(KeySearch):
         """
         calls = []
         for part in range(first, PARTS):
-            args = (limit, patience, score, member, *names)
+            args = (limit, overdue, score, member, *names)
             calls.append(ScriptCall(self.scripts.due_list, self._index(part), args))
             score, member = b"-inf", b""
         entries: list[DueEntry] = []

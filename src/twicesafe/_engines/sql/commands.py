@@ -132,11 +132,11 @@ def row_from(columns: tuple[Any, ...]) -> Row:
             result,
             error,
         )
-    except (IndexError, TypeError, msgspec.DecodeError) as trouble:
+    except (IndexError, TypeError, msgspec.DecodeError) as failed:
         raise CorruptRecordError(
             f"the record {id_[:4].hex()} cannot be read; a newer version wrote it, or it is damaged; "
             "the handler does not run"
-        ) from trouble
+        ) from failed
 
 
 def with_whole_id(row: Row, id_: bytes = b"") -> Row:

@@ -71,7 +71,7 @@ class OutboxDialect(abc.ABC):
         return text
 
     def may_go(self) -> str:
-        """The condition under which row ``o``, joined with its lane's trouble ``t``, may be published."""
+        """The condition under which row ``o``, joined with its blocked lane ``t``, may be published."""
         return (
             f"(t.lane IS NULL OR"
             f" (t.parked = {FALSE} AND o.n <= t.n AND t.not_before <= {self.instant()}))"

@@ -6,7 +6,7 @@ It rests on three ideas:
             row's number is taken under that lock, so the numbers of a lane grow in commit order: a
             long transaction cannot commit a message before one that was already published.
     slots   A relay leases slots, not rows.
-    trouble A refused message delays its own lane and no other.
+    lanes   A refused message blocks its own lane and no other.
 
 `outbox_relay_programs` is for relays, `outbox_dialect` has the SQL that differs between engines. Here
 are the programs for operators, and the port that runs them all.

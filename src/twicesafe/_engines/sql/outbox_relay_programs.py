@@ -103,7 +103,7 @@ class RelayPrograms(OutboxDialect):
         return LeasedSlots(held, share)
 
     def _end_outdated_troubles(self, now: str) -> Program[None]:
-        """A relay that did not know of a trouble may publish its message: then the lane continues."""
+        """A relay that did not know that a lane is blocked may publish its message: then the lane continues."""
         outdated = (
             f"SELECT t.lane FROM {self.t}_troubles t WHERE t.parked = {FALSE}"
             f" AND t.not_before <= {now}"
@@ -199,7 +199,7 @@ class RelayPrograms(OutboxDialect):
             if not (yield from self._set_back(ask.owner, setback)):
                 refused += 1
         for lane, numbers in ask.aside.items():
-            # Under a lock: the lane's trouble may end just now, or more of its rows may be released.
+            # Under a lock: the lane may be unblocked just now, or more of its rows may be released.
             recorded = f"SELECT n, parked FROM {self.t}_troubles WHERE lane = ?"
             for last, parked in (yield Query(self.mark(recorded) + self.lock, (lane,))):
                 moved = [n for n in numbers if parked or n > last]
@@ -207,7 +207,7 @@ class RelayPrograms(OutboxDialect):
         return refused
 
     def _resume(self, lane: bytes) -> Program[None]:
-        """The trouble of this lane, which we have locked, is over: its next rows return, in order.
+        """This lane, which we have locked, is no longer blocked: its next rows return, in order.
 
         While more rows are set aside, the lane may send the returned ones, and no later ones.
         """

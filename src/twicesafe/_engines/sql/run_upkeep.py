@@ -48,7 +48,7 @@ class RunUpkeep:
         which = ""
         if ask.functions is not None:
             among = f"function_name IN ({', '.join('?' * len(names))}) OR " if names else ""
-            which, names = f" AND ({among}due_at <= ?)", (*names, now - ask.patience)
+            which, names = f" AND ({among}due_at <= ?)", (*names, now - ask.overdue)
         rows = yield Query(
             self._records.mark(
                 f"SELECT whole_id, due_at, completes, function_name, arguments FROM {self.runs}"

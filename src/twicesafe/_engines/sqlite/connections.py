@@ -26,7 +26,7 @@ __all__ = ["SqliteConnections"]
 
 T = TypeVar("T")
 
-FORK_PATIENCE: Final = 5.0
+FORK_TIMEOUT: Final = 5.0
 """Seconds, in addition to the store's time-out, that a fork waits for the store's threads."""
 
 _left_to_parent: list[object] = []
@@ -85,7 +85,7 @@ class SqliteConnections:
             # We enter first and look for a fork second, so that one of the two sees the other.
             while (fork := self._fork) is not None:
                 del self._reading[me]
-                fork.over.wait(self._file.timeout + FORK_PATIENCE)
+                fork.over.wait(self._file.timeout + FORK_TIMEOUT)
                 self._reading[me] = None
             try:
                 connection = self._idle_readers.pop()
@@ -98,7 +98,7 @@ class SqliteConnections:
             if connection is not None:
                 connection.close()
             if isinstance(error, sqlite3.Error):
-                raise self._file.trouble(error) from error
+                raise self._file.error_of(error) from error
             raise
         finally:
             self._reading.pop(me, None)
@@ -172,10 +172,10 @@ class SqliteConnections:
     def _before_fork(self) -> None:
         """Stop all readers and writers and close all connections, so the child inherits no lock."""
         fork = _Fork()
-        patience = self._file.timeout + FORK_PATIENCE
-        until = time.monotonic() + patience
+        seconds = self._file.timeout + FORK_TIMEOUT
+        until = time.monotonic() + seconds
         # Writers first, readers second: a thread that writes may have to read to finish.
-        fork.holds_writer = self._writes.hold(patience)
+        fork.holds_writer = self._writes.hold(seconds)
         self._fork = fork
         while self._reading and time.monotonic() < until:
             time.sleep(0.0005)

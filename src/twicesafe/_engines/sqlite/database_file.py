@@ -144,9 +144,9 @@ class DatabaseFile:
         try:
             yield
         except sqlite3.Error as error:
-            raise self.trouble(error) from error
+            raise self.error_of(error) from error
 
-    def trouble(self, error: sqlite3.Error) -> StoreError:
+    def error_of(self, error: sqlite3.Error) -> StoreError:
         """Our error for this one: an outage only if a retry may help."""
         if str(error).startswith("no such table"):
             return SchemaVersionError(

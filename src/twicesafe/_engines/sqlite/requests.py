@@ -185,7 +185,7 @@ class SqliteRequests(SqliteConnections):
         except sqlite3.Error as error:
             if _can_answer_locked(request) and _is_locked(error):
                 return self._answer_locked(request)
-            raise self._file.trouble(error) from error
+            raise self._file.error_of(error) from error
         return answer
 
     def _run_common_case(self, request: Any) -> Any:

@@ -82,7 +82,7 @@ class KafkaMember:
         self._asked = self._answered = 0
         """Commits that were asked for, and those that have an answer."""
         self._refusal: Exception | None = None
-        self._trouble: BaseException | None = None
+        self._failure: BaseException | None = None
         self._closing = self._ended = False
         self._assigned = False
         """The group has told this member once which partitions it has, if any."""
@@ -101,15 +101,15 @@ class KafkaMember:
             self._wanted = most
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: self._ended or (most and (self._ready or self._trouble)), seconds
+                lambda: self._ended or (most and (self._ready or self._failure)), seconds
             )
             self._wanted = 0
             found, self._ready = self._ready[:most], self._ready[most:]
-            if not found and self._trouble is not None:
-                trouble = self._trouble
+            if not found and self._failure is not None:
+                failure = self._failure
                 if not self._ended:
-                    self._trouble = None
-                raise trouble
+                    self._failure = None
+                raise failure
             return found
 
     def give_back(self, receipts: Sequence[Receipt]) -> None:
@@ -158,7 +158,7 @@ class KafkaMember:
         meaning = meaning_of(error)
         if meaning is not None:
             with self._changed:
-                self._trouble = meaning
+                self._failure = meaning
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class KafkaMember:
             while not self._closing:
                 self._serve()
         except BaseException as error:
-            self._trouble = error
+            self._failure = error
         finally:
             self._consumer.close()  # calls `_on_revoke`, which commits what is due
             with self._changed:

@@ -11,7 +11,7 @@ from ...errors import BrokerUnavailableError
 
 __all__ = ["group_standing"]
 
-PATIENCE: Final = 3.0
+LONGEST_WAIT: Final = 3.0
 """Seconds that the names of members are worth: a cluster that does not know the question never answers."""
 
 
@@ -52,7 +52,7 @@ def _members(
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    seconds = min(seconds, PATIENCE)
+    seconds = min(seconds, LONGEST_WAIT)
     asked = AdminClient(dict(connection)).describe_consumer_groups([group], request_timeout=seconds)
     try:
         found = asked[group].result(seconds)

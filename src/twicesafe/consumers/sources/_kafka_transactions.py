@@ -162,7 +162,7 @@ class TransactionalMember(KafkaMember):
     def _report(self, error: Exception | None) -> None:
         """A `take` that gets no messages raises it, once."""
         with self._changed:
-            self._trouble = error
+            self._failure = error
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._closing, AGAIN)
 

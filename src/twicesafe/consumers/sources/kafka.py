@@ -63,7 +63,7 @@ ADMIN: Final = 10.0
 class KafkaSource:
     """Blocking, by confluent-kafka."""
 
-    patience = 0.0
+    ack_wait = 0.0
     can_delay = False
     most_held = 100_000
 

@@ -6,7 +6,7 @@ A missing durable is created, with ``ack_wait=`` (30 s by default), ``filter=`` 
 default, or ``new``. An existing one is used as it is. A durable that disappears while we consume
 is created again from the beginning of the stream. A missing stream is an outage until you create it.
 
-`patience` is the durable's ack-wait: the server's, once we are connected. It begins when the
+`ack_wait` is that of the durable, as the server says once we are connected. It begins when the
 server sends a message. We do not see that moment, so we count from the moment at which we asked, and
 ask for at most a quarter of the ack-wait.
 
@@ -84,7 +84,7 @@ class JetStreamSource(ConnectionSource):
         timeout: float = 5.0,
     ) -> None:
         super().__init__(timeout)
-        self.name, self.patience, self.most_held = durable, ack_wait, MOST
+        self.name, self.ack_wait, self.most_held = durable, ack_wait, MOST
         again = url.replace("tls:", "tls+nats:", 1) if url.startswith("tls:") else url
         self.dead_url = with_query(again, deduplicate="false")
         self._url, self._stream, self._durable = url, stream, durable
@@ -132,7 +132,7 @@ class JetStreamSource(ConnectionSource):
             self._created = durable.created
             self._valid_until.clear()
         config, self._start = durable.config, "all"
-        self.patience = min([config.ack_wait, *(config.backoff or ())])
+        self.ack_wait = min([config.ack_wait, *(config.backoff or ())])
         self.most_held = config.max_ack_pending if config.max_ack_pending > 0 else MOST
         self._inbox = self._confirmed_at = None
 
@@ -191,7 +191,7 @@ class JetStreamSource(ConnectionSource):
         while True:
             async with self._reached("fetch") as client:
                 left = max(until - time.monotonic(), SHORTEST)
-                found = await self._ask(client, most, min(left, self.patience * ASKING))
+                found = await self._ask(client, most, min(left, self.ack_wait * ASKING))
             if found or time.monotonic() >= until:
                 return found
 
@@ -220,7 +220,7 @@ class JetStreamSource(ConnectionSource):
             raise
         finally:
             self._request = None
-        valid_until = asked_at + self.patience * USABLE
+        valid_until = asked_at + self.ack_wait * USABLE
         received = [
             Received(message_of(message), Receipt(message.reply, next(self._deliveries)))
             for message in request.messages
@@ -278,7 +278,7 @@ class JetStreamSource(ConnectionSource):
     async def extend(self, receipts: Sequence[Receipt]) -> None:
         now = time.monotonic()
         for receipt in await self._tell("extend", b"+WPI", receipts):
-            self._valid_until[receipt] = now + self.patience * USABLE
+            self._valid_until[receipt] = now + self.ack_wait * USABLE
 
     async def _tell(self, doing: str, words: bytes, receipts: Sequence[Receipt]) -> list[Receipt]:
         """Say this of all valid receipts, and wait until the server has read it."""
@@ -351,14 +351,14 @@ class JetStreamSource(ConnectionSource):
             jetstream = client.jetstream(timeout=self._timeout)
             durable = (await jetstream.consumer_info(self._stream, self._durable)).config
             stream = (await jetstream.stream_info(self._stream)).config
-        return list(_problems(terms, self.patience, durable, stream))
+        return list(_problems(terms, self.ack_wait, durable, stream))
 
 
-def _problems(terms: Terms, patience: float, durable: Any, stream: Any) -> Iterator[Found]:
+def _problems(terms: Terms, ack_wait: float, durable: Any, stream: Any) -> Iterator[Found]:
     name, window = durable.durable_name, stream.duplicate_window or 0
-    if patience > terms.lease:
+    if ack_wait > terms.lease:
         yield Found(
-            f"the messages of a consumer that died wait for the ack-wait of {name}, {patience:g} s, "
+            f"the messages of a consumer that died wait for the ack-wait of {name}, {ack_wait:g} s, "
             f"although its lease ends after {terms.lease:g} s",
             f"set ack_wait to {terms.lease:g} s or less: it is extended while a handler runs",
         )

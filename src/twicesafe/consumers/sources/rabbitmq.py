@@ -55,7 +55,7 @@ class RabbitSource(ConnectionSource):
 
     broker: ClassVar[str] = "RabbitMQ"
     can_delay = False
-    patience = 0.0
+    ack_wait = 0.0
 
     def __init__(
         self,

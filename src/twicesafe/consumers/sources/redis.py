@@ -2,11 +2,11 @@
 
     redis://host:6379/0?stream=orders&group=billing&consumer=billing-1
 
-``patience=``  A message that is pending for so long, and not extended, goes to another consumer
+``ack_wait=``  A message that is pending for so long, and not extended, goes to another consumer
                (XAUTOCLAIM). Use the same value for all consumers of a group. 60 s by default.
 ``consumer=``  The name of this consumer. After a restart under the same name its own pending messages
                come first. By default each process has a new name, and its messages come back after
-               `patience`. Two live consumers must not have the same name.
+               `ack_wait`. Two live consumers must not have the same name.
 ``from=``      Where a new group starts: ``0`` (the oldest message, the default) or ``$`` (only new ones).
                A group that disappears while we consume (FLUSHALL, XGROUP DESTROY) starts at 0 again.
 
@@ -19,7 +19,7 @@ still ours, in one script. So a consumer that was too slow does not settle anoth
 
 Giving back moves the entry to the consumer `RETURNED`, with an idle time such that it becomes claimable
 after the delay. The next XAUTOCLAIM of any consumer, at most a second later, gets it. A delay is cut
-to `patience`. An entry that was trimmed or deleted while it was pending is lost; a warning says so.
+to `ack_wait`. An entry that was trimmed or deleted while it was pending is lost; a warning says so.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ._redis_entries import ACKNOWLEDGE, EXTEND, FORGET, RETURN, RETURNED, messa
 __all__ = ["RedisStreamSource"]
 
 OPTIONS: Final = {
-    "stream": "", "group": "", "consumer": "", "from": "0", "patience": 60.0, "timeout": 5.0,
+    "stream": "", "group": "", "consumer": "", "from": "0", "ack_wait": 60.0, "timeout": 5.0,
 }  # fmt: skip
 
 MOST: Final = 100_000
@@ -85,11 +85,11 @@ class RedisStreamSource(ConnectionSource):
         group: str,
         consumer: str = "",
         start: str = "0",
-        patience: float = 60.0,
+        ack_wait: float = 60.0,
         timeout: float = 5.0,
     ) -> None:
         super().__init__(timeout)
-        self.name, self.patience = group, patience
+        self.name, self.ack_wait = group, ack_wait
         self.dead_url = with_query(url, stream=f"{stream}.dead")
         self._url, self._stream, self._group, self._start = url, stream, group, start
         self._consumer = consumer or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -220,9 +220,9 @@ class RedisStreamSource(ConnectionSource):
         return [(id_, there.get(id_), counts[id_]) for id_ in ids], more or len(counts) > most
 
     async def _left_by_others(self, client: Any, most: int) -> list[Entry]:
-        """What was pending with a consumer for longer than `patience`: it died, or gave it back."""
+        """What was pending with a consumer for longer than `ack_wait`: it died, or gave it back."""
         self._cursor, entries, *deleted = await client.xautoclaim(
-            self._stream, self._group, self._consumer, round(self.patience * 1000),
+            self._stream, self._group, self._consumer, round(self.ack_wait * 1000),
             start_id=self._cursor, count=most,
         )  # fmt: skip
         if self._cursor == b"0-0":  # the whole list was seen; else the next fetch continues
@@ -261,7 +261,7 @@ class RedisStreamSource(ConnectionSource):
         await self._settle("acknowledge", ACKNOWLEDGE, receipts)
 
     async def give_back(self, receipts: Sequence[Receipt], seconds: float) -> None:
-        idle = round(max(0.0, self.patience - seconds) * 1000)
+        idle = round(max(0.0, self.ack_wait - seconds) * 1000)
         await self._settle("give back", RETURN, receipts, idle)
 
     async def extend(self, receipts: Sequence[Receipt]) -> None:
@@ -322,12 +322,12 @@ class RedisStreamSource(ConnectionSource):
         async with self._reached("check") as client:
             memory = await client.info("memory")
         found = []
-        if terms.longest_backoff > self.patience:
+        if terms.longest_backoff > self.ack_wait:
             found.append(
                 Found(
-                    f"a delay of {terms.longest_backoff:g} s is cut to patience={self.patience:g}: "
+                    f"a delay of {terms.longest_backoff:g} s is cut to ack_wait={self.ack_wait:g}: "
                     "the message comes back earlier than the back-off says",
-                    f"set patience={terms.longest_backoff:g} in the URL, or a shorter back-off",
+                    f"set ack_wait={terms.longest_backoff:g} in the URL, or a shorter back-off",
                 )
             )
         policy = memory.get("maxmemory_policy", "noeviction")

@@ -77,7 +77,7 @@ class SqsSource:
         self._client = client
         self.name = queue
         self.dead_url = dead_url
-        self.patience = DEFAULT_VISIBILITY
+        self.ack_wait = DEFAULT_VISIBILITY
         """The queue's, once it was asked: before the first message."""
         self._held: set[str] = set()
         """Receipts that are not settled. SQS would accept a deletion after a message was given back."""
@@ -118,7 +118,7 @@ class SqsSource:
             self._client.calls.receive_message,
             MaxNumberOfMessages=most,
             WaitTimeSeconds=wait,
-            VisibilityTimeout=round(self.patience),
+            VisibilityTimeout=round(self.ack_wait),
             MessageAttributeNames=["All"],
             MessageSystemAttributeNames=["All"],
         )
@@ -154,7 +154,7 @@ class SqsSource:
         self._held.difference_update(receipts)
 
     def extend(self, receipts: Sequence[str]) -> None:
-        self._hide(receipts, round(self.patience))
+        self._hide(receipts, round(self.ack_wait))
 
     def _hide(self, receipts: Sequence[str], seconds: int) -> None:
         self._settle(
@@ -250,7 +250,7 @@ class SqsSource:
                 if "AccessDenied" not in str(error):
                     raise
                 settings = {}
-            self.patience = float(settings.get("VisibilityTimeout", 0)) or DEFAULT_VISIBILITY
+            self.ack_wait = float(settings.get("VisibilityTimeout", 0)) or DEFAULT_VISIBILITY
             self._settings = settings
         return self._settings
 

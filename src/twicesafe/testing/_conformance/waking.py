@@ -26,15 +26,15 @@ ENDS: Final[dict[str, Any]] = {
 
 
 class WakingRules(StoreRules):
-    patience: ClassVar[float] = 8.0
+    longest_wait: ClassVar[float] = 8.0
     """Seconds of the watch. A watcher that is woken needs far less."""
 
     @rule(needs="wake", cases=ENDS)
     def test_a_watcher_is_woken_at_the_end(self, case: Any) -> Script[None]:
         mine = yield from won(A)
         assert (yield claim(B)).verdict is Verdict.BUSY
-        took = yield Watched(KEY.id, self.patience, meanwhile=case(mine))
-        assert took < self.patience / 2, f"the watcher was not woken within {took:.1f} s"
+        took = yield Watched(KEY.id, self.longest_wait, meanwhile=case(mine))
+        assert took < self.longest_wait / 2, f"the watcher was not woken within {took:.1f} s"
         assert (yield claim(B)).verdict in (Verdict.REPLAY, Verdict.WON)
 
     @rule(needs="wake")
@@ -42,4 +42,4 @@ class WakingRules(StoreRules):
         yield from won(A)
         yield claim(B)
         took = yield Watched(KEY.id, 0.05)
-        assert took < self.patience / 2
+        assert took < self.longest_wait / 2

@@ -14,7 +14,7 @@ __all__ = ["PublisherUnderTest"]
 class PublisherUnderTest:
     """Fill in all methods. A class variable says what your broker cannot do."""
 
-    patience: ClassVar[float] = 120.0
+    time_limit: ClassVar[float] = 120.0
     """Seconds until something that must happen counts as never happening."""
 
     hangs_up: ClassVar[bool] = True

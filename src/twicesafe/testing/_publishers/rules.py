@@ -73,9 +73,9 @@ class PublisherConformance(PublisherUnderTest):
         return keeps_order(publisher)
 
     def until(self, condition: Callable[[], object], what: str, pause: float = 0.02) -> None:
-        patience = time.monotonic() + self.patience
+        limit = time.monotonic() + self.time_limit
         while not condition():
-            assert time.monotonic() < patience, f"it never happened: {what}"
+            assert time.monotonic() < limit, f"it never happened: {what}"
             time.sleep(pause)
 
     # -- order --------------------------------------------------------------------------------------

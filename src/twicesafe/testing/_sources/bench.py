@@ -107,7 +107,7 @@ class SourceBench(SourceUnderTest):
     def assert_empty(self, member: BlockingSource) -> None:
         """Nothing is left, and nothing comes."""
         if self.unsettled() is None:
-            until = time.monotonic() + 1.5 * member.source.patience + 0.5
+            until = time.monotonic() + 1.5 * member.source.ack_wait + 0.5
             while time.monotonic() < until:
                 assert [one.message for one in self.fetch(member, 10, 0.3)] == []
         else:
@@ -118,7 +118,7 @@ class SourceBench(SourceUnderTest):
         """Acknowledge these. A receipt may be void after an outage: then its message comes again."""
         member.acknowledge([one.receipt for one in got])
         until = time.monotonic() + self.seconds
-        quiet = time.monotonic() + 1.5 * member.source.patience + 0.5
+        quiet = time.monotonic() + 1.5 * member.source.ack_wait + 0.5
         while time.monotonic() < quiet if self.unsettled() is None else self.unsettled():
             assert time.monotonic() < until, "some never came again"
             again = self.fetch(member, 10, 0.2)

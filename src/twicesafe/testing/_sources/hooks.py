@@ -35,7 +35,7 @@ class SourceUnderTest:
     """The broker keeps its messages when it restarts, and the test can restart it: `own_broker`."""
 
     def open_source(self) -> Any:
-        """A new member of the test's group; its patience is about a second, if it has any."""
+        """A new member of the test's group; its ack-wait is about a second, if it has one."""
         raise NotImplementedError
 
     def publisher_url(self) -> str | Publisher:

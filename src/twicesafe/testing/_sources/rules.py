@@ -152,20 +152,20 @@ class SettlingRules(SourceBench):
         with self.members(2) as (holder, other):
             (sent,) = self.send()
             (got,) = self.gather(holder, sent.id).values()
-            patience = holder.source.patience
+            ack_wait = holder.source.ack_wait
             for _ in range(10):
                 begun = last = time.monotonic()
                 slowest, stolen = 0.0, False
-                while time.monotonic() - begun < max(1.0, 2.5 * patience) and not stolen:
+                while time.monotonic() - begun < max(1.0, 2.5 * ack_wait) and not stolen:
                     holder.extend([got.receipt])
                     now = time.monotonic()
                     slowest, last = max(slowest, now - last), now
-                    taken = self.fetch(other, 10, patience / 8)
+                    taken = self.fetch(other, 10, ack_wait / 8)
                     other.give_back([one.receipt for one in taken], 0)
                     stolen = bool(taken)
                 if not stolen:
                     break
-                assert slowest > patience / 2, "another consumer got a message that is extended"
+                assert slowest > ack_wait / 2, "another consumer got a message that is extended"
                 (got,) = self.gather(holder, sent.id).values()
             holder.acknowledge([got.receipt])
             self.assert_empty(other)
@@ -173,11 +173,11 @@ class SettlingRules(SourceBench):
     def test_the_receipt_of_a_lost_delivery_is_void(self) -> None:
         """The message is another consumer's now: the first one must not settle it for the other."""
         with self.members(3) as (first, second, third):
-            if not first.source.patience and not self.breaks:
+            if not first.source.ack_wait and not self.breaks:
                 pytest.skip("this broker takes no message away while its consumer is connected")
             (sent,) = self.send()
             (lost,) = self.gather(first, sent.id).values()
-            if not first.source.patience:
+            if not first.source.ack_wait:
                 self.hang_up()
             (got,) = self.gather(second, sent.id).values()
             first.acknowledge([lost.receipt])
@@ -187,7 +187,7 @@ class SettlingRules(SourceBench):
             second.extend([got.receipt])
             taken = self.fetch(third, 10, 0.2)
             if taken:  # only right if the machine was slow
-                assert time.monotonic() - begun > second.source.patience / 2 > 0
+                assert time.monotonic() - begun > second.source.ack_wait / 2 > 0
             third.give_back([one.receipt for one in taken], 0)
             second.give_back([got.receipt], 0)  # it is still there to be given back
             ((again, by),) = self.gather_by([second, third], sent.id).values()

@@ -1,8 +1,8 @@
--- due_list: most, patience ('': of all functions), after (score), after (member), functions …
+-- due_list: most, overdue ('': of all functions), after (score), after (member), functions …
 -- The entries of this index whose time has come → {now, member, score, …}. Entries of other functions only if
--- no completer has taken them for `patience`. KEYS: index, functions
+-- no completer has taken them for `overdue`. KEYS: index, functions
 local STEP, STEPS = 500, 20 -- passes over this many entries of other functions
-local most, patience, from, last = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local most, overdue, from, last = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local asked, found, names = {}, {now}, nil
 for at = 5, #ARGV do asked[ARGV[at]] = true end
 for turn = 0, STEPS - 1 do
@@ -10,11 +10,11 @@ for turn = 0, STEPS - 1 do
     turn * STEP, STEP)
   local ids = {}
   for at = 1, #page, 2 do ids[#ids + 1] = string.sub(page[at], 1, 32) end
-  if patience and #ids > 0 then names = redis.call('HMGET', KEYS[2], unpack(ids)) end
+  if overdue and #ids > 0 then names = redis.call('HMGET', KEYS[2], unpack(ids)) end
   for at = 1, #page, 2 do
     local member, score = page[at], page[at + 1]
     local past = score ~= from or member > last
-    local mine = not patience or asked[names[(at + 1) / 2] or ''] or tonumber(score) <= now - patience
+    local mine = not overdue or asked[names[(at + 1) / 2] or ''] or tonumber(score) <= now - overdue
     if past and mine then
       found[#found + 1] = member
       found[#found + 1] = score

@@ -10,7 +10,7 @@ __all__ = ["until"]
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:
     """Give others the processor until the condition holds."""
-    patience = time.monotonic() + seconds
+    limit = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < patience, "it never happened"
+        assert time.monotonic() < limit, "it never happened"
         time.sleep(0.001)
