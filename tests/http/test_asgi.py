@@ -31,8 +31,8 @@ class Server:
         self.sent: list[Any] = []
         self.gone = asyncio.Event()
 
-    async def call(self, **more: Any) -> list[Any]:
-        uploads = iter([{"type": "http.request", "body": b"", "more_body": False}])
+    async def call(self, upload: bytes = b"", **more: Any) -> list[Any]:
+        uploads = iter([{"type": "http.request", "body": upload, "more_body": False}])
 
         async def receive() -> Any:
             for message in uploads:
@@ -83,6 +83,24 @@ async def test_a_server_that_cancels_its_task_does_not_cancel_the_handler():
     assert server.sent == []  # the client had left
     assert await server.state() is State.COMPLETED
     assert (await server.call())[1]["body"] == b"done"
+
+
+@pytest.mark.item("E6", "K14")
+async def test_an_upload_that_is_shorter_than_announced_runs_nothing():
+    """Whatever the server says about its end: Granian ends one that was reset over HTTP/2 as if it were whole."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start(201))
+        await send(body((await receive())["body"]))
+
+    server = Server(app)
+    key, length = (b"idempotency-key", b"k"), (b"content-length", b"10")
+    cut = await server.call(b"cents=1", headers=[key, length])
+    assert (cut[0]["status"], b"request-incomplete" in cut[1]["body"]) == (400, True)
+    whole = await server.call(b"cents=1000", headers=[key, length])
+    assert (whole[0]["status"], whole[1]["body"]) == (201, b"cents=1000")
+    coded = [(b"idempotency-key", b"decoded"), length, (b"content-encoding", b"gzip")]
+    assert (await server.call(b"{}", headers=coded))[1]["body"] == b"{}"
 
 
 @pytest.mark.item("E5")
