@@ -164,6 +164,27 @@ async def test_an_endless_stream_learns_of_its_client_as_its_server_reports_it(
     assert await server.state() is State.COMPLETED
 
 
+@pytest.mark.item("A8")
+async def test_a_message_that_the_server_does_not_know_is_the_applications_to_handle():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            await send({"type": "http.response.early_hint", "links": []})
+        await send(start())
+        await send(body(b"done"))
+
+    server = Server(app)
+    known = server.send
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.early_hint":
+            raise RuntimeError("expected http.response.start")  # as uvicorn does
+        await known(message)
+
+    server.send = send  # type: ignore[method-assign]
+    assert [message.get("body") for message in await server.call()] == [None, b"done"]
+    assert (await server.call())[1]["body"] == b"done"
+
+
 @pytest.mark.item("E4")
 async def test_a_handler_that_fails_after_early_hints_is_answered():
     """Hints are not the response: its head can still be sent."""
