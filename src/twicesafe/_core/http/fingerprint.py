@@ -95,12 +95,7 @@ def _chosen(request: HttpRequest, chosen: object) -> bytes | None:
 
 
 def _framed(parts: list[bytes]) -> bytes:
-    framed: list[bytes] = []
-    add = framed.append
-    for part in parts:
-        add(_length(len(part)))
-        add(part)
-    return b"".join(framed)
+    return b"".join([octets for part in parts for octets in (_length(len(part)), part)])
 
 
 def _body(
@@ -172,9 +167,11 @@ def json_form(body: bytes) -> bytes | None:
     if b"\\u0000" in body:
         return None
     try:
-        return _pack(_read(body.decode("utf-8")))
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, a lone surrogate, too deep
-        return None
+        text = body.decode("utf-8").strip(" \t\n\r")
+        value, end = _scan(text, 0)
+        return _pack(value) if end == len(text) else None
+    except (StopIteration, ValueError, RecursionError):
+        return None  # no JSON, not UTF-8, a lone surrogate, too deep
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -188,12 +185,12 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-_read = json.JSONDecoder(
+_scan = json.JSONDecoder(
     object_pairs_hook=_members,
     parse_int=str.encode,
     parse_float=str.encode,
     parse_constant=_refuse,
-).decode
+).scan_once
 
 
 # --- the labels of a body ------------------------------------------------------------------------

@@ -14,7 +14,6 @@ without the body.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from hashlib import sha256 as _sha256
@@ -27,19 +26,18 @@ from ..._values.hidden_keys import HiddenKeys
 from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key, as_key
 from ..._values.signed_key import SignatureCheck
 from ...errors import ConfigurationError, TwicesafeError, UntrustedKeyError
+from .credentials import credentials
 from .fingerprint import http_fingerprint
 from .key_field import BadKey, parse_key, require_key
 from .key_sources import place_of, reads_body
-from .message import HttpRequest, StoredResponse
+from .message import Fields, HttpRequest, StoredResponse
 from .policy import HttpPolicy
 from .problems import Problem, RequestRefused, problem_of, problem_response
 from .routes import Routes
 from .stored_response import kept_names, replay_fields
 
-__all__ = ["Admission", "HttpRules", "Looked", "credentials"]
+__all__ = ["Admission", "HttpRules", "Looked"]
 
-_SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
-ANONYMOUS = "anonymous"
 _NO_SCOPE = (bytes, bytearray, AbstractSet, Mapping)
 """Types that are not text, or have no order that is the same in every process."""
 
@@ -172,7 +170,7 @@ class HttpRules:
         Not every server reports that an upload was cut: Granian ends one over HTTP/2 as if it were whole.
         With a content coding, a layer outside may have decoded the body.
         """
-        if len(request.body) < looked.length and not request.values("content-encoding"):
+        if len(request.body) < looked.length and not request.has(b"content-encoding"):
             raise RequestRefused(Problem("request-incomplete"))
 
     def admit(self, request: HttpRequest, looked: Looked) -> Admission | None:
@@ -231,22 +229,10 @@ class HttpRules:
 
     def _key(self, request: HttpRequest) -> str | None:
         policy, names = self.policy, self.names
-        lines: dict[bytes, list[bytes]] = {}
-        for name, value in request.headers:
-            if name in names:
-                lines.setdefault(name, []).append(value)
+        lines = [line for line in request.headers if line[0] in names]
         try:
-            if len(lines) == 1:
-                ((_, values),) = lines.items()
-                key = parse_key(values, strict=policy.strict, most=policy.max_key)
-            elif lines:
-                found = {
-                    parse_key(values, strict=policy.strict, most=policy.max_key)
-                    for values in lines.values()
-                }
-                if len(found) > 1:
-                    raise BadKey("its names hold different keys")
-                key = found.pop()
+            if lines:
+                key = self._given(lines)
             else:
                 asked = (source(request) for source in policy.key_from)
                 other = next((text for text in asked if text is not None), None)
@@ -267,6 +253,19 @@ class HttpRules:
         if policy.signatures is not None:
             self._require_signature(policy.signatures, request, key)
         return key
+
+    def _given(self, lines: Fields) -> str:
+        """The key in these lines of its field. Each name may be there once, with the same key."""
+        policy = self.policy
+        values: dict[bytes, list[bytes]] = {}
+        for name, value in lines:
+            values.setdefault(name, []).append(value)
+        first, *others = [
+            parse_key(each, strict=policy.strict, most=policy.max_key) for each in values.values()
+        ]
+        if any(other != first for other in others):
+            raise BadKey("its names hold different keys")
+        return first
 
     def _require_signature(self, check: SignatureCheck, request: HttpRequest, key: str) -> None:
         """Refuse a key that no trusted party signed: before the body is read, and without the store."""
@@ -299,7 +298,7 @@ class HttpRules:
                 )
             if stored.status in (401, 403):  # never stored, so this is a refusal of the hook
                 marker = None
-        exposed = self._exposed if request.values("origin") else ()
+        exposed = self._exposed if request.has(b"origin") else ()
         lines = replay_fields(stored, marker, exposed)
         return StoredResponse(stored.status, tuple(lines), stored.body)
 
@@ -309,7 +308,7 @@ class HttpRules:
             statuses=self.statuses,
             base=self.policy.problem_base,
             documentation=self.policy.documentation,
-            exposes=bool(request.values("origin")),
+            exposes=request.has(b"origin"),
         )
 
     def refuse_error(self, request: HttpRequest, error: TwicesafeError) -> StoredResponse:
@@ -319,23 +318,3 @@ class HttpRules:
 def _kind(value: object) -> str:
     """The type of a value, for errors. The value may be a secret."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
-
-
-def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> str:
-    """A keyed hash of these fields (or ``cookie:NAME``), or `ANONYMOUS` if all are absent."""
-    framed = [_SCOPE_DOMAIN]
-    empty = True
-    for name in names:
-        if name.startswith("cookie:"):
-            cookie = request.cookie(name.removeprefix("cookie:"))
-            values = [] if cookie is None else [cookie.encode("latin-1")]
-        else:
-            wanted, values = name.lower().encode(), []
-            for found, value in request.headers:
-                if found == wanted:
-                    values.append(value)
-        empty = empty and not values
-        framed.append(len(values).to_bytes(4, "big"))
-        for value in values:
-            framed += len(value).to_bytes(8, "big"), value
-    return ANONYMOUS if empty else hmac.digest(secret, b"".join(framed), "sha256").hex()
