@@ -150,7 +150,8 @@ class HttpRules:
         for name, value in request.headers:
             if name == b"content-length" and value.isdigit():
                 length = int(value[:19])
-        self.require_size(length)
+        if length > self.max_body:
+            raise self.too_large()
         return Looked(found, length)
 
     def require_size(self, size: int) -> None:
@@ -231,7 +232,9 @@ class HttpRules:
         policy, names = self.policy, self.names
         lines = [line for line in request.headers if line[0] in names]
         try:
-            if lines:
+            if len(lines) == 1:
+                key = parse_key([lines[0][1]], strict=policy.strict, most=policy.max_key)
+            elif lines:
                 key = self._given(lines)
             else:
                 asked = (source(request) for source in policy.key_from)
@@ -255,7 +258,7 @@ class HttpRules:
         return key
 
     def _given(self, lines: Fields) -> str:
-        """The key in these lines of its field. Each name may be there once, with the same key."""
+        """The key in several lines. Each name of the field may be there once, with the same key."""
         policy = self.policy
         values: dict[bytes, list[bytes]] = {}
         for name, value in lines:
