@@ -31,8 +31,8 @@ class Server:
         self.sent: list[Any] = []
         self.gone = asyncio.Event()
 
-    async def call(self, **more: Any) -> list[Any]:
-        uploads = iter([{"type": "http.request", "body": b"", "more_body": False}])
+    async def call(self, upload: bytes = b"", **more: Any) -> list[Any]:
+        uploads = iter([{"type": "http.request", "body": upload, "more_body": False}])
 
         async def receive() -> Any:
             for message in uploads:
@@ -83,6 +83,24 @@ async def test_a_server_that_cancels_its_task_does_not_cancel_the_handler():
     assert server.sent == []  # the client had left
     assert await server.state() is State.COMPLETED
     assert (await server.call())[1]["body"] == b"done"
+
+
+@pytest.mark.item("E6", "K14")
+async def test_an_upload_that_is_shorter_than_announced_runs_nothing():
+    """Whatever the server says about its end: Granian ends one that was reset over HTTP/2 as if it were whole."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start(201))
+        await send(body((await receive())["body"]))
+
+    server = Server(app)
+    key, length = (b"idempotency-key", b"k"), (b"content-length", b"10")
+    cut = await server.call(b"cents=1", headers=[key, length])
+    assert (cut[0]["status"], b"request-incomplete" in cut[1]["body"]) == (400, True)
+    whole = await server.call(b"cents=1000", headers=[key, length])
+    assert (whole[0]["status"], whole[1]["body"]) == (201, b"cents=1000")
+    coded = [(b"idempotency-key", b"decoded"), length, (b"content-encoding", b"gzip")]
+    assert (await server.call(b"{}", headers=coded))[1]["body"] == b"{}"
 
 
 @pytest.mark.item("E5")
@@ -144,6 +162,27 @@ async def test_an_endless_stream_learns_of_its_client_as_its_server_reports_it(
         await server.call(asgi={"version": "3.0", "spec_version": version})
     assert told == [version]
     assert await server.state() is State.COMPLETED
+
+
+@pytest.mark.item("A8")
+async def test_a_message_that_the_server_does_not_know_is_the_applications_to_handle():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            await send({"type": "http.response.early_hint", "links": []})
+        await send(start())
+        await send(body(b"done"))
+
+    server = Server(app)
+    known = server.send
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.early_hint":
+            raise RuntimeError("expected http.response.start")  # as uvicorn does
+        await known(message)
+
+    server.send = send  # type: ignore[method-assign]
+    assert [message.get("body") for message in await server.call()] == [None, b"done"]
+    assert (await server.call())[1]["body"] == b"done"
 
 
 @pytest.mark.item("E4")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,11 +40,15 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return both
 
 
-@pytest.fixture
-def service(certificate: Path) -> Iterator[Scripted]:
+def server_side(certificate: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    made = Scripted(context=context)
+    return context
+
+
+@pytest.fixture
+def service(certificate: Path) -> Iterator[Scripted]:
+    made = Scripted(context=server_side(certificate))
     yield made
     made.close()
 
@@ -58,6 +65,35 @@ def test_an_upstream_that_can_prove_its_name_is_asked(
     ]  # fmt: skip
     assert len(service.requests) == 2
     assert OK.endswith(replies[0].body)
+
+
+def end(connection: ssl.SSLSocket) -> None:
+    connection.unwrap()
+
+
+def cut(connection: socket.socket) -> None:
+    os.close(connection.detach())  # a FIN, without the closing alert
+
+
+@pytest.mark.item("H4", "E7")
+@pytest.mark.parametrize("framing, leave, is_whole", [
+    (b"", end, True), (b"", cut, False), (b"Content-Length: 9\r\n", cut, True),
+], ids=["closed", "cut", "cut-with-length"])  # fmt: skip
+def test_a_response_without_a_length_is_whole_only_after_the_closing_alert(
+    play: Play, certificate: Path, framing: bytes, leave: Any, is_whole: bool
+):
+    def answer(connection: Any) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\nall of it")
+        leave(connection)
+
+    service = Scripted([answer], context=server_side(certificate))
+    context = ssl.create_default_context(cafile=certificate)
+    stage = play(upstream={"url": service.url, "context": context})
+    first, again = stage.send("k"), stage.send("k")
+    service.close()
+    assert (first.body, first.cut, again.replayed) == (b"all of it", not is_whole, is_whole)
+    assert again.problem == ("" if is_whole else "outcome-unknown")
+    assert len(service.requests) == 1
 
 
 @pytest.mark.item("E10")

@@ -200,12 +200,13 @@ class Connection(asyncio.Protocol):
         return self._wake()
 
     def eof_received(self) -> bool:
-        if self._resting:
-            self.drop()
-        else:
+        tls = self.transport.get_extra_info("ssl_object")
+        if not self._resting and (tls is None or _has_closed(tls)):
             self.http.receive_data(b"")
-            self._wake()
-        return True  # the rest of the request may still go out
+        else:
+            self.drop()
+        self._wake()
+        return tls is None  # then the rest of the request may still go out
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._broken = True
@@ -307,3 +308,12 @@ class Connection(asyncio.Protocol):
     def drop(self) -> None:
         self._broken = True
         self.transport.abort()
+
+
+def _has_closed(tls: ssl.SSLObject) -> bool:
+    """Whether TLS ended with its closing alert. Without it, anyone on the way may have cut the connection,
+    and a response without a length only looks complete (RFC 9112, 9.8)."""
+    try:
+        return tls.read(1) == b""
+    except ssl.SSLError:
+        return False

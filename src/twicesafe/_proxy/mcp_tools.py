@@ -14,9 +14,10 @@ import contextlib
 import posixpath
 from typing import Any, Final
 
+from .._core.http.credentials import ANONYMOUS, credentials
 from .._core.http.message import HttpRequest
 from .._core.http.policy import HttpPolicy
-from .._core.http.rules import ANONYMOUS, HttpRules, credentials
+from .._core.http.rules import HttpRules
 from .._core.tool_calls.answers import ToolAnswer, answer_to, key_in, run_in
 from .._core.tool_calls.json_rpc import (
     EventSplitter,

@@ -9,7 +9,8 @@ whether anything was sent:
   held.
 
 Both are logged, with the request and the reason. Redirects are answers; 1xx responses are not. A
-response without a length ends at a clean close; after a reset it is incomplete.
+response without a length ends at a clean close; after a reset, or without the closing alert of TLS, it
+is incomplete.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("twicesafe")
 
+_RESPONSE = ("http.response.start", "http.response.body")
+
 
 class Client:
     __slots__ = (
@@ -54,6 +56,8 @@ class Client:
         except OSError:
             self.left()
         except Exception as error:
+            if message["type"] not in _RESPONSE:
+                raise  # the server does not know it, and the application may do without
             self.send_error = self.send_error or error
             self.left()
 

@@ -26,10 +26,11 @@ class AsgiExchange:
         "_client",
         "_delivered",
         "_disconnect_reported",
-        "_disconnected",
+        "_ears",
         "_ending",
         "_exchange",
         "_inner",
+        "_is_told",
         "_linger_is_over",
         "_recording",
         "_streams",
@@ -46,8 +47,10 @@ class AsgiExchange:
         self._client = Client(receive, send, context, self._client_left)
         self._delivered = self._streams = False
         self._linger_is_over = self._disconnect_reported = False
-        self._disconnected = asyncio.Event()
-        """Set when the application may learn that its client has disconnected."""
+        self._is_told = False
+        """The application may learn that its client has disconnected."""
+        self._ears: asyncio.Event | None = None
+        """Set by then, if the application waits for it."""
         self._alarm: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -63,7 +66,7 @@ class AsgiExchange:
                 failure = await self._end_unfinished(failure)
         except BaseException as error:
             failure = error
-        self._disconnected.set()
+        self._tell()
         self._client.close()
         if self._alarm is not None:
             self._alarm.cancel()  # it would keep this object alive until it fires
@@ -96,8 +99,16 @@ class AsgiExchange:
             body = self._exchange.request.body
             return {"type": "http.request", "body": body, "more_body": False}
         self._client.watch()
-        await self._disconnected.wait()
+        if not self._is_told:
+            if self._ears is None:
+                self._ears = asyncio.Event()
+            await self._ears.wait()
         return {"type": "http.disconnect"}
+
+    def _tell(self) -> None:
+        self._is_told = True
+        if self._ears is not None:
+            self._ears.set()
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
@@ -119,7 +130,7 @@ class AsgiExchange:
                 self._stream()
             await self._client.send(message)
             if last:
-                self._disconnected.set()
+                self._tell()
                 return
             self._report_disconnect()
             if self._disconnect_reported and version_of(self._inner.scope) >= (2, 4):
@@ -161,7 +172,7 @@ class AsgiExchange:
         if not self._exchange.settled:
             flow = self._exchange.client_left(lingered=lingered)
             self._ending = asyncio.ensure_future(_driven(flow))
-        self._disconnected.set()
+        self._tell()
 
 
 async def _driven(flow: HttpFlow[None]) -> None:

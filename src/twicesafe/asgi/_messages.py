@@ -63,7 +63,8 @@ class InnerScope:
         self._outer = outer
         self.scope: Scope = dict(outer)
         hidden = rules.hidden
-        self.scope["headers"] = [line for line in outer["headers"] if line[0] not in hidden]
+        if hidden:
+            self.scope["headers"] = [line for line in outer["headers"] if line[0] not in hidden]
         extensions = outer.get("extensions")
         if records and extensions and any(name in extensions for name in _BY_FILE):
             kept = {name: each for name, each in extensions.items() if name not in _BY_FILE}

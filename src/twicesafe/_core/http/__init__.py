@@ -7,6 +7,7 @@
     message          a request and a response, as data
     routes           patterns of methods and paths
     key_field        parses the key from its header field
+    credentials      who a key belongs to
     key_sources      other places where a key may be found
     json_reading     reads JSON and keeps repeated members, for `key_sources`
     fingerprint      tells whether a repeat is the same request

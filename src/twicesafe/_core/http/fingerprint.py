@@ -95,12 +95,7 @@ def _chosen(request: HttpRequest, chosen: object) -> bytes | None:
 
 
 def _framed(parts: list[bytes]) -> bytes:
-    framed: list[bytes] = []
-    add = framed.append
-    for part in parts:
-        add(_length(len(part)))
-        add(part)
-    return b"".join(framed)
+    return b"".join([octets for part in parts for octets in (_length(len(part)), part)])
 
 
 def _body(
@@ -111,19 +106,14 @@ def _body(
     labels = content.marks
     if not body:
         return b"o", b"", labels, True
-    media, form = content.media, None
-    if is_canonical and content.readable:
-        if media == b"application/json" or media.endswith(b"+json"):
-            form = json_form(body)
-            if form is not None:
-                return b"j", form, labels, True
-        elif media == b"application/x-www-form-urlencoded":
-            text, is_first = ordered(body)
-            return b"f", text, labels, is_first
-        elif content.boundary:
-            form = _parts(body, content.boundary)
-            if form is not None:
-                return b"m", form, labels, True
+    kind = content.kind if is_canonical else b"o"
+    if kind == b"f":
+        text, is_first = ordered(body)
+        return kind, text, labels, is_first
+    if kind != b"o":
+        form = json_form(body) if kind == b"j" else _parts(body, content.boundary)
+        if form is not None:
+            return kind, form, labels, True
     if content.boundary:  # the same octets have other parts with another boundary
         labels = (*labels, b"boundary", content.boundary)
     return b"o", body, labels, True
@@ -172,9 +162,11 @@ def json_form(body: bytes) -> bytes | None:
     if b"\\u0000" in body:
         return None
     try:
-        return _pack(_read(body.decode("utf-8")))
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, a lone surrogate, too deep
-        return None
+        text = body.decode("utf-8").strip(" \t\n\r")
+        value, end = _scan(text, 0)
+        return _pack(value) if end == len(text) else None
+    except (StopIteration, ValueError, RecursionError):
+        return None  # no JSON, not UTF-8, a lone surrogate, too deep
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -188,12 +180,12 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-_read = json.JSONDecoder(
+_scan = json.JSONDecoder(
     object_pairs_hook=_members,
     parse_int=str.encode,
     parse_float=str.encode,
     parse_constant=_refuse,
-).decode
+).scan_once
 
 
 # --- the labels of a body ------------------------------------------------------------------------
@@ -215,8 +207,9 @@ class Content(msgspec.Struct, frozen=True):
     """Of a multipart body."""
     marks: tuple[bytes, ...] = ()
     """What is compared besides the media type; empty for most requests."""
-    readable: bool = True
-    """False: applications may read this body in different ways, so its bytes are compared."""
+    kind: bytes = b"o"
+    """How the body is read: JSON (j), a form (f), multipart (m), or octets (o). Octets, too, if applications may
+    read it in different ways."""
 
 
 def content_of(request: HttpRequest) -> Content:
@@ -231,7 +224,7 @@ def content_of(request: HttpRequest) -> Content:
     if not encodings:
         return content
     marks = (*content.marks, b"content-encoding", *encodings)
-    return Content(content.media, content.boundary, marks, readable=False)
+    return Content(content.media, content.boundary, marks)
 
 
 @lru_cache(64)
@@ -242,16 +235,22 @@ def _labelled(lines: tuple[bytes, ...]) -> Content:
     media = lines[0].partition(b";")[0].strip(b" \t").lower()
     parameters = _parameters(lines[0]) if len(lines) == 1 else None
     if parameters is None:
-        return Content(media, marks=(b"content-type", *lines), readable=False)
-    if not parameters:
-        return Content(media)
+        return Content(media, marks=(b"content-type", *lines))
     is_foreign = parameters.get(b"charset", b"utf-8").lower() not in _UTF_8
     if not is_foreign:
         parameters.pop(b"charset", None)
     is_multipart = media.startswith(b"multipart/")
     boundary = parameters.pop(b"boundary", b"") if is_multipart else b""
     marks = [part for pair in sorted(parameters.items()) for part in pair]
-    return Content(media, boundary, tuple(marks), readable=not is_foreign)
+    return Content(media, boundary, tuple(marks), b"o" if is_foreign else _kind(media, boundary))
+
+
+def _kind(media: bytes, boundary: bytes) -> bytes:
+    if media == b"application/json" or media.endswith(b"+json"):
+        return b"j"
+    if media == b"application/x-www-form-urlencoded":
+        return b"f"
+    return b"m" if boundary else b"o"
 
 
 def _parameters(line: bytes) -> dict[bytes, bytes] | None:

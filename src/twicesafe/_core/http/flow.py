@@ -187,6 +187,7 @@ def admit(
         if body is None:
             return None
         request = msgspec.structs.replace(request, body=body)
+        rules.require_whole(request, looked)
         admission = rules.admit(request, looked)
     except RequestRefused as refused:
         return Respond(rules.refuse(request, refused.problem))

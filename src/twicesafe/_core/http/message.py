@@ -28,6 +28,13 @@ class HttpRequest(msgspec.Struct, frozen=True):
     native: Any = None
     """The ASGI scope, WSGI environ or Django request, with what outer middleware stored in it."""
 
+    def has(self, name: bytes) -> bool:
+        """Whether there is a field of this name, which is in lower case."""
+        for found, _ in self.headers:  # noqa: SIM110 - a generator would cost more than the look
+            if found == name:
+                return True
+        return False
+
     def values(self, name: str) -> list[bytes]:
         """Every field line of this name, in order."""
         wanted = name.lower().encode()

@@ -2,17 +2,18 @@
 
     concerns(method, fields)  False: the layer ignores it; costs only a look at the field names
     look(request)             None: the layer ignores it; otherwise read the body, then `admit`
+    require_whole(…)          is the body as long as it was announced?
     admit(request, looked)    the key and the fingerprint; None: the layer ignores it
     kept_names                the fields of a response that `ResponseRecording` keeps
     replay(request, stored)   the response to a repeat
     refuse(request, problem)  the response to a refused request
 
-`look` and `admit` raise `RequestRefused`. `look` refuses everything that can be refused without the body.
+`look`, `require_whole` and `admit` raise `RequestRefused`. `look` refuses everything that can be refused
+without the body.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from hashlib import sha256 as _sha256
@@ -25,19 +26,18 @@ from ..._values.hidden_keys import HiddenKeys
 from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key, as_key
 from ..._values.signed_key import SignatureCheck
 from ...errors import ConfigurationError, TwicesafeError, UntrustedKeyError
+from .credentials import credentials
 from .fingerprint import http_fingerprint
 from .key_field import BadKey, parse_key, require_key
 from .key_sources import place_of, reads_body
-from .message import HttpRequest, StoredResponse
+from .message import Fields, HttpRequest, StoredResponse
 from .policy import HttpPolicy
 from .problems import Problem, RequestRefused, problem_of, problem_response
 from .routes import Routes
 from .stored_response import kept_names, replay_fields
 
-__all__ = ["Admission", "HttpRules", "Looked", "credentials"]
+__all__ = ["Admission", "HttpRules", "Looked"]
 
-_SCOPE_DOMAIN = b"twicesafe.http.scope.1\0"
-ANONYMOUS = "anonymous"
 _NO_SCOPE = (bytes, bytearray, AbstractSet, Mapping)
 """Types that are not text, or have no order that is the same in every process."""
 
@@ -47,9 +47,8 @@ class Looked(msgspec.Struct, frozen=True):
 
     key: str | None
     """None: the key may be in the body."""
-
-
-_IN_THE_BODY = Looked(None)
+    length: int = 0
+    """The announced length of the body; 0 if it is unknown."""
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -143,16 +142,19 @@ class HttpRules:
         """Check a request without its body. None: the layer ignores it."""
         if self._ignores_some and self._is_ignored(request.method, request.path):
             return None
-        if self._reads_body and not any(name in self.names for name, _ in request.headers):
-            return _IN_THE_BODY
-        found = self._key(request)
-        if found is None:
-            self._require_key(request)
-            return None
+        found = None
+        if not self._reads_body or any(name in self.names for name, _ in request.headers):
+            found = self._key(request)
+            if found is None:
+                self._require_key(request)
+                return None
+        length = 0
         for name, value in request.headers:
-            if name == b"content-length" and value.isdigit() and int(value) > self.max_body:
-                raise self.too_large()
-        return Looked(found)
+            if name == b"content-length" and value.isdigit():
+                length = int(value[:19])
+        if length > self.max_body:
+            raise self.too_large()
+        return Looked(found, length)
 
     def require_size(self, size: int) -> None:
         """Raise `RequestRefused` if a body of this size is too large."""
@@ -164,6 +166,15 @@ class HttpRules:
         return RequestRefused(Problem("request-too-large", detail=limit))
 
     # -- with the body ------------------------------------------------------------------------
+
+    def require_whole(self, request: HttpRequest, looked: Looked) -> None:
+        """Raise `RequestRefused` if the body is shorter than it was announced.
+
+        Not every server reports that an upload was cut: Granian ends one over HTTP/2 as if it were whole.
+        With a content coding, a layer outside may have decoded the body.
+        """
+        if len(request.body) < looked.length and not request.has(b"content-encoding"):
+            raise RequestRefused(Problem("request-incomplete"))
 
     def admit(self, request: HttpRequest, looked: Looked) -> Admission | None:
         found = self._key(request) if looked.key is None else looked.key
@@ -221,22 +232,12 @@ class HttpRules:
 
     def _key(self, request: HttpRequest) -> str | None:
         policy, names = self.policy, self.names
-        lines: dict[bytes, list[bytes]] = {}
-        for name, value in request.headers:
-            if name in names:
-                lines.setdefault(name, []).append(value)
+        lines = [line for line in request.headers if line[0] in names]
         try:
             if len(lines) == 1:
-                ((_, values),) = lines.items()
-                key = parse_key(values, strict=policy.strict, most=policy.max_key)
+                key = parse_key([lines[0][1]], strict=policy.strict, most=policy.max_key)
             elif lines:
-                found = {
-                    parse_key(values, strict=policy.strict, most=policy.max_key)
-                    for values in lines.values()
-                }
-                if len(found) > 1:
-                    raise BadKey("its names hold different keys")
-                key = found.pop()
+                key = self._given(lines)
             else:
                 asked = (source(request) for source in policy.key_from)
                 other = next((text for text in asked if text is not None), None)
@@ -257,6 +258,19 @@ class HttpRules:
         if policy.signatures is not None:
             self._require_signature(policy.signatures, request, key)
         return key
+
+    def _given(self, lines: Fields) -> str:
+        """The key in several lines. Each name of the field may be there once, with the same key."""
+        policy = self.policy
+        values: dict[bytes, list[bytes]] = {}
+        for name, value in lines:
+            values.setdefault(name, []).append(value)
+        first, *others = [
+            parse_key(each, strict=policy.strict, most=policy.max_key) for each in values.values()
+        ]
+        if any(other != first for other in others):
+            raise BadKey("its names hold different keys")
+        return first
 
     def _require_signature(self, check: SignatureCheck, request: HttpRequest, key: str) -> None:
         """Refuse a key that no trusted party signed: before the body is read, and without the store."""
@@ -289,7 +303,7 @@ class HttpRules:
                 )
             if stored.status in (401, 403):  # never stored, so this is a refusal of the hook
                 marker = None
-        exposed = self._exposed if request.values("origin") else ()
+        exposed = self._exposed if request.has(b"origin") else ()
         lines = replay_fields(stored, marker, exposed)
         return StoredResponse(stored.status, tuple(lines), stored.body)
 
@@ -299,7 +313,7 @@ class HttpRules:
             statuses=self.statuses,
             base=self.policy.problem_base,
             documentation=self.policy.documentation,
-            exposes=bool(request.values("origin")),
+            exposes=request.has(b"origin"),
         )
 
     def refuse_error(self, request: HttpRequest, error: TwicesafeError) -> StoredResponse:
@@ -309,23 +323,3 @@ class HttpRules:
 def _kind(value: object) -> str:
     """The type of a value, for errors. The value may be a secret."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
-
-
-def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> str:
-    """A keyed hash of these fields (or ``cookie:NAME``), or `ANONYMOUS` if all are absent."""
-    framed = [_SCOPE_DOMAIN]
-    empty = True
-    for name in names:
-        if name.startswith("cookie:"):
-            cookie = request.cookie(name.removeprefix("cookie:"))
-            values = [] if cookie is None else [cookie.encode("latin-1")]
-        else:
-            wanted, values = name.lower().encode(), []
-            for found, value in request.headers:
-                if found == wanted:
-                    values.append(value)
-        empty = empty and not values
-        framed.append(len(values).to_bytes(4, "big"))
-        for value in values:
-            framed += len(value).to_bytes(8, "big"), value
-    return ANONYMOUS if empty else hmac.digest(secret, b"".join(framed), "sha256").hex()

@@ -14,9 +14,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import utils
 
 from ... import AsyncReceiver, ConfigurationError, Policy, Receiver
+from ..._core.http.credentials import credentials
 from ..._core.http.message import HttpRequest
 from ..._core.http.policy import DEFAULT_SCOPE, HttpPolicy
-from ..._core.http.rules import credentials
 from ..._values.cipher import Cipher
 from ..._values.settings import refuse_unknown
 from ...encryption import KeyRing
