@@ -103,7 +103,7 @@ class Entered(msgspec.Struct, gc=False):
     mark: Any = None
     """Identifies this transaction among later ones on the same connection."""
     unwritten: Sequence[DeferredWrite] = ()
-    """Deferred writes for this key that are not in the store yet. They are read after the record
+    """Deferred writes for this key that are not in the store. They are read after the record
     was entered. From then on they cannot be written, so they do not count twice."""
 
 
@@ -121,6 +121,8 @@ class DeferredWrite(msgspec.Struct, gc=False):
     op: ClassVar[str] = "note"
     claim: ClaimRequest
     end: Complete | Fail
+    written: bool = False
+    """Set before its COMMIT: a delivery that enters later finds it in the store."""
 
 
 def decide(row: Row | None, ask: Enter, now: int, floor: int) -> tuple[Claimed, Row | None]:
@@ -236,7 +238,7 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
         return (yield from _raised(call, claim, reply, end))
     assert isinstance(end, Complete)
     if problem is not None and must_keep:
-        return (yield from _raised(call, claim, Raised(_undone(problem)), _failed(call, end)))
+        return (yield from _not_kept(call, claim, _undone(problem)))
     try:
         try:
             recorded = yield Leave(end, entered.mark)
@@ -244,16 +246,14 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
             problem = error.about(call.key)
             problem.value = reply.value
             if must_keep:
-                undone = Raised(_undone(problem))
-                return (yield from _raised(call, claim, undone, _failed(call, end)))
+                return (yield from _not_kept(call, claim, _undone(problem)))
             recorded = yield Leave(without_payload(end), entered.mark)
     except AtomicityBrokenError as error:
         raise _broken(call.key, error.message) from error.__cause__
     except StoreError as error:
         if error.retryable:
             raise
-        refused = _refused(call.key, reply, error)
-        return (yield from _raised(call, claim, Raised(refused), _failed(call, end)))
+        return (yield from _not_kept(call, claim, _refused(call.key, reply, error)))
     if not recorded:
         raise _broken(call.key)
     claim.settled = True
@@ -276,6 +276,14 @@ def look_up(call: Call) -> Flow[Outcome[Any] | None]:
     if answer.verdict is not Verdict.WON:
         refusal(call, answer)
     return None
+
+
+def _not_kept(call: Call, claim: ActiveClaim, problem: ResultError) -> Flow[Outcome[Any] | Raised]:
+    """The result cannot be recorded, so the caller must roll back: a failed attempt like any other."""
+    problem.done = False
+    reply = Raised(problem)
+    end, _ = prepare(call, claim, reply)
+    return (yield from _raised(call, claim, reply, end))
 
 
 def _raised(
@@ -316,11 +324,6 @@ def apply_deferred(row: Row | None, ask: DeferredWrite, now: int, floor: int) ->
 
 def _remembered(end: Complete) -> Claimed:
     return Claimed(Verdict.REPLAY, state=end.state, result=end.result)
-
-
-def _failed(call: Call, end: Complete) -> Fail:
-    policy = call.policy
-    return Fail(end.id, end.owner, end.fence, 0, policy.max_attempts, policy.retention_ms, "result")
 
 
 def _undone(problem: ResultError) -> ResultError:
