@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from .._engines.sql.commands import Change, Query, dollars
 from .._transactions import AsyncTransaction, Dialect, Transaction
-from .._transactions.base import causes
+from .._transactions.driver_errors import causes
 from ..errors import StoreError, TwicesafeError, UsageError
 from ..stores._base import Program
 
