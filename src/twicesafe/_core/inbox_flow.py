@@ -184,8 +184,10 @@ def accept_many(calls: list[Call]) -> Flow[list[bool]]:
     answers = {ask.id: one.answer for ask, one in zip(asks, entered, strict=True)}
     verdicts = []
     for call in calls:
-        is_new = accepted(call, answers[call.key.id])
-        verdicts.append(is_new and first.pop(call.key.id, None) is not None)
+        answer = answers[call.key.id]
+        verdicts.append(accepted(call, answer))
+        if answer.verdict is Verdict.WON:
+            answers[call.key.id] = Claimed(Verdict.REPLAY)
     return verdicts
 
 

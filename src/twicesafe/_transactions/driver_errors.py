@@ -55,10 +55,11 @@ _NO_ANSWER_MYSQL: Final = frozenset(
     }
 )
 """Its error numbers have no classes, so the ones that say nothing about the statement are listed."""
+_VALUES: Final = ("DataError", "NotSupportedError", "OverflowError", "UnicodeEncodeError")
 _BY_DRIVER: Final[dict[Dialect, tuple[str, ...]]] = {
-    "postgresql": ("DataError", "NotSupportedError", "ProgrammingError"),
-    "mysql": ("DataError", "NotSupportedError", "ProgrammingError"),
-    "sqlite": ("DataError", "NotSupportedError"),  # a closed connection is a ProgrammingError there
+    "postgresql": (*_VALUES, "ProgrammingError"),
+    "mysql": (*_VALUES, "ProgrammingError"),
+    "sqlite": _VALUES,  # a closed connection is a ProgrammingError there
 }
 """Errors without a code by which a driver refuses a statement before it is sent."""
 

@@ -44,8 +44,12 @@ _DUPLICATE_ENTRY: Final = 1062
 
 def name(text: str, what: str, least: int = 1) -> str:
     given: object = text
-    if not isinstance(given, str) or not least <= len(text.encode()) <= 255 or "\0" in text:
-        raise UsageError(f"{what}= must be text of {least} to 255 bytes, without NUL")
+    try:
+        size = len(text.encode()) if isinstance(given, str) and "\0" not in text else -1
+    except UnicodeEncodeError:  # a lone surrogate
+        size = -1
+    if not least <= size <= 255:
+        raise UsageError(f"{what}= must be text of {least} to 255 bytes of UTF-8, without NUL")
     return text
 
 
