@@ -292,7 +292,12 @@ class CorruptRecordError(StoreError):
 
 
 class ResultError(TwicesafeError):
-    """The work is done and recorded as done; only its result cannot be returned."""
+    """The work is done and recorded as done; only its result cannot be returned.
+
+    ``done``: False if nothing was recorded, because an inbox with ``results="required"`` raised it: roll back.
+    """
+
+    done = True
 
     def __init__(self, message: str, *, key: Key | None = None, value: object = None) -> None:
         super().__init__(message, key=key)

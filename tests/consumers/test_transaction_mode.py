@@ -201,6 +201,26 @@ def test_a_replay_lets_the_counted_starts_begin_again(shop: Shop) -> None:
     assert shop.booked() == ["a"]
 
 
+@pytest.mark.parametrize("value", [object(), "x" * 300_000], ids=["not storable", "too large"])
+@pytest.mark.parametrize("remember", [(), (Exception,)], ids=["retried", "remembered"])
+def test_a_message_whose_result_cannot_be_kept_is_not_acknowledged(
+    shop: Shop, value: object, remember: tuple[type[Exception], ...]
+) -> None:
+    """Its transaction was rolled back, so an acknowledgement would lose the message."""
+
+    def handle(connection: sqlite3.Connection, message: Message) -> object:
+        shop.handle(connection, message)
+        return value
+
+    shop.broker.send("orders", id="a")
+    with shop.consumer(policy=POLICY.replace(remember=remember)) as consumer:
+        report = consumer.drain(handle, idle=0.05)
+    assert (report.dead, len(shop.attempts)) == (1, 1 if remember else MOST)
+    assert [id_ for id_, _ in shop.dead] == ["a"]
+    assert "nothing was recorded" in shop.dead[0][1]
+    assert shop.booked() == []
+
+
 async def test_the_async_consumer_counts_crashes_too(shop: Shop) -> None:
     aiosqlite = pytest.importorskip("aiosqlite")
     shop.die("poison", times=MOST)

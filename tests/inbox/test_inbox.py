@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ import pytest
 
 from tests.inbox.conftest import Shop
 from tests.transactions.kinds import open_door
-from twicesafe import AsyncInbox, FingerprintMismatchError, Inbox, Key, State, UsageError
+from twicesafe import (
+    AsyncInbox,
+    FingerprintMismatchError,
+    Inbox,
+    Key,
+    Policy,
+    State,
+    UsageError,
+    events,
+)
 
 
 def test_a_message_is_accepted_once(shop: Shop):
@@ -81,6 +91,23 @@ def test_many_at_once_with_one_verdict_each(shop: Shop):
     with shop.door.transaction():
         assert shop.accept_many(["m-3", "m-4"]) == [False, True]
         assert shop.accept_many([]) == []
+
+
+def test_a_repeat_within_one_batch_is_observed_as_a_repeat(lean_shop: Shop):
+    told: list[events.Event] = []
+    inbox = lean_shop.make(observers=[told.append])
+    with lean_shop.door.transaction():
+        accepted = inbox.accept_many(lean_shop.door.connection, ["m-1", "m-1", "m-2"])
+        assert lean_shop.door.end(accepted) == [True, False, True]
+    assert [type(event) for event in told] == [events.Started, events.Replayed, events.Started]
+
+
+def test_a_wait_of_a_year_is_a_wait(lean_shop: Shop):
+    """More than a server's setting can hold."""
+    inbox = lean_shop.make(policy=Policy(wait=timedelta(days=365)))
+    with lean_shop.door.transaction():
+        assert lean_shop.accept("m-1", inbox=inbox)
+        assert lean_shop.process("m-2", lean_shop.credit(), inbox=inbox).attempt == 1
 
 
 def test_the_same_id_with_other_content_is_refused(lean_shop: Shop):

@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.inbox.conftest import Shop
+from tests.inbox.conftest import ENGINE_OF, Shop
 from tests.servers.postgres import as_another_user
 from tests.servers.process import run
-from tests.transactions.kinds import Door
-from twicesafe import Inbox, SchemaVersionError, State, StoreError, TwicesafeError
+from tests.transactions.kinds import Door, open_door
+from twicesafe import (
+    Inbox,
+    SchemaVersionError,
+    State,
+    StoreError,
+    StoreUnavailableError,
+    TwicesafeError,
+)
 
 SQLITE = pytest.param("sqlite3", id="sqlite")
 SERVERS = [
@@ -96,6 +103,41 @@ def test_a_store_that_does_not_answer_in_time_runs_nothing(shop_of: ShopOf, kind
     hasty.rollback()
     slow.rollback()
     assert runs == []
+    delivered_again(shop)
+
+
+RAISES = {
+    "postgres": "CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'"
+    " USING ERRCODE = '{code}'; END $$;"
+    " CREATE TRIGGER stop BEFORE UPDATE ON twicesafe_keys FOR EACH ROW EXECUTE FUNCTION stop()",
+    "mariadb": "CREATE TRIGGER stop BEFORE UPDATE ON twicesafe_keys FOR EACH ROW SIGNAL SQLSTATE '70100'"
+    " SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'stopped'",
+}
+
+
+@pytest.mark.parametrize(
+    "kind, code",
+    [
+        *((kind, code) for kind in ("psycopg", "asyncpg", "sa-connection:postgresql+psycopg")
+          for code in ("25P03", "57014", "53200")),
+        *((kind, code) for kind in ("pymysql", "asyncmy", "django:mysql") for code in ("1317", "1969")),
+    ],
+)  # fmt: skip
+def test_a_time_out_at_the_recording_says_nothing_about_the_result(
+    shop_of: ShopOf, kind: str, code: str
+):
+    """An idle transaction that is ended, a cancelled statement, no memory: a redelivery may succeed."""
+    shop = shop_of(kind)
+    engine = ENGINE_OF[kind]
+    owner = open_door({"postgres": "psycopg", "mariadb": "pymysql"}[engine], shop.url)
+    owner.sql(RAISES[engine].replace("{code}", code))
+    owner.commit()
+    with pytest.raises(StoreUnavailableError, match="stopped"), shop.door.transaction():
+        shop.process("m-1", shop.credit())
+    owner.sql("DROP TRIGGER stop" + (" ON twicesafe_keys" if engine == "postgres" else ""))
+    owner.commit()
+    owner.close()
+    assert shop.noted("m-1") is None, "no attempt is counted"
     delivered_again(shop)
 
 

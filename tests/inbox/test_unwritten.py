@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -142,3 +143,31 @@ def test_a_clock_that_is_set_back_delays_no_attempt():
     ask = core.entry(a_call())
     answer, _ = core.decide(after, ask, 5_000_000, 0)
     assert (answer.verdict, answer.attempt) == (Verdict.WON, 2)
+
+
+def test_a_deferred_write_that_has_just_been_committed_counts_once(lean_shop: Shop):
+    """Its thread has not yet forgotten it when the message is delivered again."""
+    shop, delivered = lean_shop, threading.Event()
+    with shop.door.transaction():
+        assert shop.accept("m-0")  # an async inbox opens its store with the first flow
+    deferred = shop.inbox._runtime.deferred
+    write, committed = deferred._write, threading.Event()
+
+    def write_and_linger(one: core.DeferredWrite) -> None:
+        write(one)
+        committed.set()
+        assert delivered.wait(30)
+
+    deferred._write = write_and_linger
+    with pytest.raises(ValueError, match="no"), shop.door.transaction():
+        shop.process("m-1", fail)
+    assert committed.wait(30)
+    try:
+        with shop.door.transaction():
+            assert shop.process("m-1", shop.credit()).attempt == 2
+    finally:
+        delivered.set()
+
+
+def fail(*_: Any) -> None:
+    raise ValueError("no")

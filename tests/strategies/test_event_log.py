@@ -293,7 +293,14 @@ def test_rich_events_come_back_as_what_the_reader_declares(open_kind: Callable[[
 
 @pytest.mark.parametrize(
     "how",
-    [{}, {"expected_version": -1}, {"expected_version": "0"}, {"id": ""}, {"id": "x" * 256}],
+    [
+        {},
+        {"expected_version": -1},
+        {"expected_version": "0"},
+        {"id": ""},
+        {"id": "x" * 256},
+        {"id": "\ud800"},
+    ],
 )
 def test_nonsense_is_refused(how: dict[str, Any], open_kind: Callable[[str], Door]):
     door = open_kind("sqlite3")

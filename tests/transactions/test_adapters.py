@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.transactions.kinds import Door
-from twicesafe import SchemaVersionError, UsageError
+from twicesafe import SchemaVersionError, StoreError, UsageError
 from twicesafe._engines.sql.commands import Change, Query
 from twicesafe._transactions import async_of, of
 from twicesafe.stores._base import Program
@@ -85,6 +85,14 @@ def test_values_are_bound_and_counted(table: Door):
         )
     assert changed == 2
     assert rows == [("b3",)]
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**80], ids=["no text", "no number"])
+def test_a_value_that_no_database_takes_is_refused_not_retried(table: Door, value: object):
+    column = "body" if isinstance(value, str) else "n"
+    with pytest.raises(StoreError) as told, table.transaction():
+        run(table, Change(f"INSERT INTO things ({column}) VALUES (?)", (value,)))
+    assert not told.value.retryable
 
 
 def test_a_missing_table_says_what_to_do(door: Door):

@@ -106,7 +106,7 @@ break_source(
 break_source(
     "mysql: a changed record is the caller's fault",
     bug="with snapshot isolation a late duplicate is told that a try again is no use",
-    file="_transactions/base.py",
+    file="_transactions/driver_errors.py",
     old='"mysql": {1205, 1213, 1020}',
     new='"mysql": {1205, 1213}',
     tests=[f"{RIVALS}::test_snapshot_isolation_tells_a_late_duplicate_to_come_again"],

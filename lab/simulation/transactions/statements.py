@@ -23,7 +23,7 @@ __all__ = [
 
 
 class DriverError(Exception):
-    """As a driver for PostgreSQL raises it: `_transactions.base.explain` knows the states."""
+    """As a driver for PostgreSQL raises it: `_transactions.driver_errors` knows the states."""
 
     def __init__(self, sqlstate: str, text: str) -> None:
         super().__init__(text)

@@ -106,7 +106,7 @@ class Entered(msgspec.Struct, gc=False):
     mark: Any = None
     """Identifies this transaction among later ones on the same connection."""
     unwritten: Sequence[DeferredWrite] = ()
-    """Deferred writes for this key that are not in the store yet. They are read after the record
+    """Deferred writes for this key that are not in the store. They are read after the record
     was entered. From then on they cannot be written, so they do not count twice."""
 
 
@@ -124,6 +124,8 @@ class DeferredWrite(msgspec.Struct, gc=False):
     op: ClassVar[str] = "note"
     claim: ClaimRequest
     end: Complete | Fail
+    written: bool = False
+    """Set before its COMMIT: a delivery that enters later finds it in the store."""
 
 
 def decide(row: Row | None, ask: Enter, now: int, floor: int) -> tuple[Claimed, Row | None]:
@@ -185,8 +187,10 @@ def accept_many(calls: list[Call]) -> Flow[list[bool]]:
     answers = {ask.id: one.answer for ask, one in zip(asks, entered, strict=True)}
     verdicts = []
     for call in calls:
-        is_new = accepted(call, answers[call.key.id])
-        verdicts.append(is_new and first.pop(call.key.id, None) is not None)
+        answer = answers[call.key.id]
+        verdicts.append(accepted(call, answer))
+        if answer.verdict is Verdict.WON:
+            answers[call.key.id] = Claimed(Verdict.REPLAY)
     return verdicts
 
 
@@ -253,7 +257,7 @@ def _record(
     """The handler has returned: complete the record in the caller's transaction. `problem`: why it has no
     result."""
     if problem is not None and must_keep:
-        return (yield from _raised(call, claim, Raised(_undone(problem)), _failed(call, end)))
+        return (yield from _not_kept(call, claim, _undone(problem)))
     try:
         try:
             recorded = yield Leave(end, mark)
@@ -261,16 +265,14 @@ def _record(
             problem = error.about(call.key)
             problem.value = reply.value
             if must_keep:
-                undone = Raised(_undone(problem))
-                return (yield from _raised(call, claim, undone, _failed(call, end)))
+                return (yield from _not_kept(call, claim, _undone(problem)))
             recorded = yield Leave(without_payload(end), mark)
     except AtomicityBrokenError as error:
         raise _broken(call.key, error.message) from error.__cause__
     except StoreError as error:
         if error.retryable:
             raise
-        refused = _refused(call.key, reply, error)
-        return (yield from _raised(call, claim, Raised(refused), _failed(call, end)))
+        return (yield from _not_kept(call, claim, _refused(call.key, reply, error)))
     if not recorded:
         raise _broken(call.key)
     claim.settled = True
@@ -293,6 +295,14 @@ def look_up(call: Call) -> Flow[Outcome[Any] | None]:
     if answer.verdict is not Verdict.WON:
         refusal(call, answer)
     return None
+
+
+def _not_kept(call: Call, claim: ActiveClaim, problem: ResultError) -> Flow[Outcome[Any] | Raised]:
+    """The result cannot be recorded, so the caller must roll back: a failed attempt like any other."""
+    problem.done = False
+    reply = Raised(problem)
+    end, _ = prepare(call, claim, reply)
+    return (yield from _raised(call, claim, reply, end))
 
 
 def _raised(
@@ -333,11 +343,6 @@ def apply_deferred(row: Row | None, ask: DeferredWrite, now: int, floor: int) ->
 
 def _remembered(end: Complete) -> Claimed:
     return Claimed(Verdict.REPLAY, state=end.state, result=end.result)
-
-
-def _failed(call: Call, end: Complete) -> Fail:
-    policy = call.policy
-    return Fail(end.id, end.owner, end.fence, 0, policy.max_attempts, policy.retention_ms, "result")
 
 
 def _undone(problem: ResultError) -> ResultError:

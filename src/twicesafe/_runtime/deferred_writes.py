@@ -48,7 +48,7 @@ class DeferredWrites:
         self._queue: queue.SimpleQueue[DeferredWrite | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.pending: dict[bytes, list[DeferredWrite]] = {}
-        """What is not in the store yet, by key; empty almost always."""
+        """What is not in the store yet, or only just, by key; empty almost always."""
         self._changed = threading.Condition()
 
     def add(self, deferred: DeferredWrite) -> None:
@@ -65,7 +65,7 @@ class DeferredWrites:
 
     def unwritten(self, id: bytes) -> list[DeferredWrite]:  # noqa: A002
         """Deferred writes for this key that are not in the store yet."""
-        return list(self.pending.get(id, ()))
+        return [one for one in list(self.pending.get(id, ())) if not one.written]
 
     def wait(self, id: bytes, seconds: float) -> None:  # noqa: A002
         """Wait until all deferred writes for this key are done, at most this long."""
@@ -103,6 +103,7 @@ class DeferredWrites:
             try:
                 self._write(deferred)
             except TwicesafeError as error:
+                deferred.written = False
                 if self._clock() > until:
                     raise
                 refused += isinstance(error, StoreError) and not error.retryable

@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 from .._core.durable.run_requests import RecordStep
 from .._core.protocol import Ack
-from .._transactions.base import Described, explain
+from .._transactions.base import Described
+from .._transactions.driver_errors import explain
 from .._transactions.idle_connection import AsyncBegun, Begun, begin, begin_async
 from ..errors import (
     SchemaVersionError,

@@ -21,6 +21,7 @@ from .._transactions import AsyncTransaction, Transaction
 from .._values.clocks import WorkerClock, since_boot
 from .._values.closed import closed, require_open
 from ..errors import SchemaVersionError, StoreUnavailableError, UsageError
+from ..stores._base import Program
 from .deferred_writes import DeferredWrites
 from .invocation import invoke, invoke_async
 
@@ -67,11 +68,11 @@ class _Shared:
 
         def write(deferred: DeferredWrite) -> None:
             try:
-                store.own_transaction(lambda: ours().write_deferred(deferred))
+                store.own_transaction(lambda: _writing(ours(), deferred))
             except SchemaVersionError:  # perhaps it was migrated since
                 store.refresh()
                 ours.cache_clear()
-                store.own_transaction(lambda: ours().write_deferred(deferred))
+                store.own_transaction(lambda: _writing(ours(), deferred))
 
         self.deferred = DeferredWrites(write)
         self.store = store
@@ -101,6 +102,11 @@ class _Shared:
                 "the records of this database were migrated to another layout meanwhile; roll back, and "
                 "have the message delivered again"
             )
+
+
+def _writing(programs: Any, deferred: DeferredWrite) -> Program[None]:
+    yield from programs.write_deferred(deferred)
+    deferred.written = True  # while this transaction still holds the key
 
 
 class TransactionRuntime(_Shared):

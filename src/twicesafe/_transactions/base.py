@@ -1,29 +1,21 @@
 """A caller's transaction: runs our statements in it, and checks whether it is open.
 
 A `Transaction` never begins or ends anything. Whether it is open is what the server says, not the
-wrapper (`state`). `explain` turns driver errors into ours, and says what the caller should do.
+wrapper (`state`). `driver_errors` turns a driver's errors into ours.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from .._core.driving import drive, drive_async
 from .._engines.sql.commands import Change, Query
-from ..errors import (
-    AtomicityBrokenError,
-    SchemaVersionError,
-    StillInProgressError,
-    StoreError,
-    StoreUnavailableError,
-    TwicesafeError,
-    UsageError,
-)
+from ..errors import TwicesafeError, UsageError
 from ..stores._base import Program
+from .driver_errors import Dialect, explain
 from .state import TransactionState, ask, state_of, sync, sync_async
 
 __all__ = [
@@ -33,14 +25,11 @@ __all__ = [
     "Ends",
     "Style",
     "Transaction",
-    "causes",
-    "explain",
     "plain",
 ]
 
 T = TypeVar("T")
 
-Dialect: TypeAlias = Literal["sqlite", "postgresql", "mysql"]
 Style: TypeAlias = Literal["?", "%s", "$1"]
 """The driver's placeholder style."""
 
@@ -192,80 +181,3 @@ def plain(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
         tuple(bytes(value) if type(value) is memoryview else value for value in row)
         for row in found
     ]
-
-
-# --- what the driver said --------------------------------------------------------------------
-
-_WAITED: Final[dict[Dialect, AbstractSet[object]]] = {
-    "postgresql": {"55P03", "40001", "40P01"},
-    "mysql": {1205, 1213, 1020},
-    "sqlite": {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_BUSY_SNAPSHOT", "SQLITE_BUSY_TIMEOUT"},
-}
-"""Another transaction held the row, or changed it after our snapshot."""
-_NO_TABLE: Final[dict[Dialect, AbstractSet[object]]] = {
-    "postgresql": {"42P01"},
-    "mysql": {1146},
-    "sqlite": set(),
-}
-_ENDED: Final[dict[Dialect, AbstractSet[object]]] = {
-    "postgresql": {"25P02", "25P01", "3B001"},
-    "mysql": {1305},
-    "sqlite": set(),
-}
-_LOST: Final[dict[Dialect, tuple[object, ...]]] = {
-    "postgresql": ("08", "57P", "58"),
-    "mysql": (0, 1053, 1927, 2006, 2013, 2014, 2055, 4031),
-    "sqlite": ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY"),
-}
-
-
-def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
-    """Our error for a driver's error: what happened and what the caller should do."""
-    code, text = None, ""
-    for cause in causes(error):
-        code, text = _code_of(dialect, cause), " ".join(str(cause).split())[:300]
-        if code is not None:
-            break
-    if "can only be used in that same thread" in text:  # of sqlite3
-        return UsageError(
-            "this connection belongs to another thread (a step with a timeout runs in its own thread); connect "
-            "with check_same_thread=False"
-        )
-    if code in _WAITED[dialect]:
-        return StillInProgressError(
-            "another transaction holds this key (or, on SQLite, the database), or changed it "
-            f"meanwhile ({text}); roll back, and have the message redelivered",
-            retry_after=0.5,
-        )
-    if code in _NO_TABLE[dialect] or "no such table" in text:
-        return SchemaVersionError(
-            "the database of this connection has no twicesafe tables; open the inbox on the same "
-            f"database, or run there: twicesafe migrate ({text})"
-        )
-    if code in _ENDED[dialect] or "no such savepoint" in text:
-        return AtomicityBrokenError(f"the transaction ended or changed meanwhile: {text}")
-    gone = isinstance(code, str) and code.startswith(tuple(map(str, _LOST[dialect])))
-    if code is None or gone or code in _LOST[dialect]:
-        return StoreUnavailableError(
-            f"the database did not answer inside your transaction: {text or type(error).__name__}; "
-            "it may have been committed: the next delivery of the same key finds out"
-        )
-    return StoreError(f"the database refused a statement in your transaction: {text}")
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it wraps: SQLAlchemy keeps it in ``orig``, Django in ``__cause__``."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = getattr(error, "orig", None) or error.__cause__
-
-
-def _code_of(dialect: Dialect, error: BaseException) -> Any:
-    if dialect == "postgresql":
-        return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    if dialect == "sqlite":
-        return getattr(error, "sqlite_errorname", None)
-    first = error.args[0] if error.args else None
-    return first if isinstance(first, int) else None

@@ -3,13 +3,14 @@
     connect=pool.connection            psycopg's pool: a context manager of a connection
     connect=engine.begin               SQLAlchemy: a context manager of a transaction
     connect=sessions.begin             …of a session in a transaction
-    connect=lambda: sqlite3.connect(…) a connection: it is closed afterwards
+    connect=lambda: sqlite3.connect(…) a connection or a session: it is closed afterwards
     connect=pool.acquire               asyncpg, aiomysql: an async context manager
     connect=lambda: aiosqlite.connect(…)
 
 If the connection has no open transaction when it is handed over, one is begun in the driver's own
 way. It is committed if the block ends, and rolled back if it raises. A transaction that is open
-already belongs to the context manager that opened it, which commits it.
+already belongs to the context manager that opened it, which commits it. On a connection without one
+it is committed here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from ..errors import UsageError
+from . import async_class_of, class_of
+from .base import Ends
+from .idle_connection import awaited
+
 __all__ = ["async_transaction", "transaction"]
 
 
@@ -26,7 +32,7 @@ __all__ = ["async_transaction", "transaction"]
 def transaction(connect: Callable[[], Any]) -> Iterator[Any]:
     """A connection with an open transaction."""
     opened = connect()
-    with _closing(opened) as connection, _begun(connection):
+    with _closing(opened) as connection, _ended(connection, _is_connection(opened)):
         yield connection
 
 
@@ -36,13 +42,15 @@ async def async_transaction(connect: Callable[[], Any]) -> AsyncIterator[Any]:
     opened = connect()
     if inspect.iscoroutine(opened):
         opened = await opened
-    async with _async_closing(opened) as connection, _async_begun(connection):
+    is_ours = _is_connection(opened)
+    async with _async_closing(opened) as connection, _async_ended(connection, is_ours):
         yield connection
 
 
 def _is_connection(opened: Any) -> bool:
     """A connection that we own, not a context manager that gives one and takes it back."""
-    return hasattr(opened, "commit") and hasattr(opened, "rollback") and hasattr(opened, "close")
+    ends = hasattr(opened, "commit") and hasattr(opened, "rollback")
+    return hasattr(opened, "close") and (ends or hasattr(opened, "is_in_transaction"))  # asyncpg
 
 
 @contextlib.contextmanager
@@ -71,66 +79,49 @@ async def _async_closing(opened: Any) -> AsyncIterator[Any]:
             await closed
 
 
-def _root(connection: Any) -> str:
-    return type(connection).__module__.partition(".")[0]
-
-
 @contextlib.contextmanager
-def _begun(connection: Any) -> Iterator[None]:
-    match _root(connection):
-        case "psycopg":
-            with connection.transaction():
-                yield
-        case "sqlite3":
-            if connection.in_transaction:
-                yield
-                return
-            connection.execute("BEGIN IMMEDIATE")
-            with _ended(connection):
-                yield
-        case "pymysql":
-            connection.begin()
-            with _ended(connection):
-                yield
-        case _:  # SQLAlchemy, Django: their own context manager began it
-            yield
-
-
-@contextlib.contextmanager
-def _ended(connection: Any) -> Iterator[None]:
+def _ended(connection: Any, is_ours: bool) -> Iterator[None]:
+    """Commit or roll back, unless another does; begin first if nothing is open."""
+    ends = class_of(connection).ends(connection)
+    if ends.is_idle():
+        ends.begin()
+    elif is_ours:
+        ends = _left_open(connection, ends)
+    else:
+        yield
+        return
     try:
         yield
     except BaseException:
         with contextlib.suppress(Exception):  # the first error is the one to tell
-            connection.rollback()
+            ends.rollback()
         raise
-    connection.commit()
+    ends.commit()
 
 
 @contextlib.asynccontextmanager
-async def _async_begun(connection: Any) -> AsyncIterator[None]:
-    match _root(connection):
-        case "psycopg" | "asyncpg":
-            async with connection.transaction():
-                yield
-        case "aiosqlite":
-            await connection.execute("BEGIN IMMEDIATE")
-            async with _async_ended(connection):
-                yield
-        case "aiomysql" | "asyncmy":
-            await connection.begin()
-            async with _async_ended(connection):
-                yield
-        case _:
-            yield
-
-
-@contextlib.asynccontextmanager
-async def _async_ended(connection: Any) -> AsyncIterator[None]:
+async def _async_ended(connection: Any, is_ours: bool) -> AsyncIterator[None]:
+    ends = async_class_of(connection).ends(connection)
+    if await awaited(ends.is_idle()):
+        await awaited(ends.begin())
+    elif is_ours:
+        ends = _left_open(connection, ends)
+    else:
+        yield
+        return
     try:
         yield
     except BaseException:
         with contextlib.suppress(Exception):
-            await connection.rollback()
+            await awaited(ends.rollback())
         raise
-    await connection.commit()
+    await awaited(ends.commit())
+
+
+def _left_open(connection: Any, ends: Ends) -> Ends:
+    """How to end a transaction that ``connect`` has begun."""
+    if not hasattr(connection, "commit"):
+        raise UsageError(
+            "connect= returned an asyncpg connection with an open transaction; commit it there"
+        )
+    return ends._replace(commit=connection.commit, rollback=connection.rollback)

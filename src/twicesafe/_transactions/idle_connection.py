@@ -18,7 +18,7 @@ from ..errors import UsageError
 from . import async_class_of, class_of
 from .base import AsyncTransaction, Ends, Transaction
 
-__all__ = ["AsyncBegun", "Begun", "begin", "begin_async"]
+__all__ = ["AsyncBegun", "Begun", "awaited", "begin", "begin_async"]
 
 
 class Begun:
@@ -44,11 +44,11 @@ class AsyncBegun:
 
     async def commit(self) -> None:
         """Raises the driver's own error."""
-        await _awaited(self._ends.commit())
+        await awaited(self._ends.commit())
 
     async def rollback(self) -> None:
         with contextlib.suppress(Exception):
-            await _awaited(self._ends.rollback())
+            await awaited(self._ends.rollback())
 
 
 def begin(connection: Any) -> Begun:
@@ -79,20 +79,21 @@ async def begin_async(connection: Any) -> AsyncBegun:
     """The async version of `begin`."""
     cls = async_class_of(connection)
     ends = cls.ends(connection)
-    if not await _awaited(ends.is_idle()):
+    if not await awaited(ends.is_idle()):
         raise _open()
-    await _awaited(ends.begin())
+    await awaited(ends.begin())
     try:
         transaction = cls(connection)
         await transaction.check()
     except BaseException:
         with contextlib.suppress(Exception):
-            await _awaited(ends.rollback())
+            await awaited(ends.rollback())
         raise
     return AsyncBegun(transaction, ends)
 
 
-async def _awaited(reply: Any) -> Any:
+async def awaited(reply: Any) -> Any:
+    """The answer of a function that may be async."""
     return await reply if inspect.isawaitable(reply) else reply
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from .._engines.sql.commands import Change, Query
-from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction, explain
+from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction
+from .driver_errors import explain
 from .state import TransactionState, state_of
 
 __all__ = ["AiosqliteTransaction", "SqliteTransaction"]

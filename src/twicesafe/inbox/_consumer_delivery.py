@@ -22,7 +22,7 @@ from .._core.inbox_flow import look_up as recorded
 from .._transactions.fresh_connection import async_transaction, transaction
 from .._values.keys import Key
 from .._values.outcomes import Outcome
-from ..errors import StoreUnavailableError
+from ..errors import StoreUnavailableError, UsageError
 from ..receiver._base import value_or_raise
 from ._inbox import AsyncInbox, Inbox
 
@@ -89,7 +89,7 @@ def _in_transaction(given: ConsumerDelivery, run: Callable[[Any], Outcome[Any]])
                 own = error
                 raise
     except Exception as error:
-        if error is own:
+        if error is own or isinstance(error, UsageError):
             raise
         raise given.outage(error) from error
 
@@ -130,6 +130,6 @@ async def _in_async_transaction(
                 own = error
                 raise
     except Exception as error:
-        if error is own:
+        if error is own or isinstance(error, UsageError):
             raise
         raise given.outage(error) from error

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from .._engines.sql.commands import Change, Query, dollars
 from .._transactions import AsyncTransaction, Dialect, Transaction
-from .._transactions.base import causes
+from .._transactions.driver_errors import causes
 from ..errors import StoreError, TwicesafeError, UsageError
 from ..stores._base import Program
 
@@ -44,8 +44,12 @@ _DUPLICATE_ENTRY: Final = 1062
 
 def name(text: str, what: str, least: int = 1) -> str:
     given: object = text
-    if not isinstance(given, str) or not least <= len(text.encode()) <= 255 or "\0" in text:
-        raise UsageError(f"{what}= must be text of {least} to 255 bytes, without NUL")
+    try:
+        size = len(text.encode()) if isinstance(given, str) and "\0" not in text else -1
+    except UnicodeEncodeError:  # a lone surrogate
+        size = -1
+    if not least <= size <= 255:
+        raise UsageError(f"{what}= must be text of {least} to 255 bytes of UTF-8, without NUL")
     return text
 
 

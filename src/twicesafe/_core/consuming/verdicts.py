@@ -78,8 +78,8 @@ def verdict_of(answer: Outcome[Any] | Exception) -> Verdict[Any]:
     """The verdict on the outcome of a delivery, or on the error that it ended with."""
     if isinstance(answer, Outcome):
         return Verdict("ack", outcome=answer)
-    if isinstance(answer, ResultError):
-        return Verdict("ack", error=answer)  # done; only its result cannot be had
+    if isinstance(answer, ResultError) and answer.done:
+        return Verdict("ack", error=answer)  # only its result cannot be had
     if isinstance(answer, CorruptRecordError) and answer.done is not None:
         return Verdict("ack" if answer.done else "dead_letter", error=answer)
     if isinstance(answer, Retry):

@@ -86,7 +86,7 @@ class PostgresInTransaction(InTransaction):
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
         if len(asks) == 1:
             return [(yield from self._enter_alone(asks[0], wait))]
-        lock_wait = f"{max(1, round(wait * 1000))}ms"
+        lock_wait = _lock_wait(wait)
         yield from self.fetch(asks)
         answers: dict[bytes, Entered] = {}
         left = sorted(asks, key=lambda ask: ask.id)  # sorted, so that two batches never deadlock
@@ -114,7 +114,7 @@ class PostgresInTransaction(InTransaction):
         return self._enter_alone(ask, ask.wait)
 
     def _enter_alone(self, ask: Enter, wait: float) -> Program[Entered]:
-        lock_wait = f"{max(1, round(wait * 1000))}ms"
+        lock_wait = _lock_wait(wait)
         if self.programs.moves:
             yield from self.fetch((ask,))
         for _ in range(_RACES):
@@ -277,6 +277,11 @@ def _answer(ask: Enter, now: int, fresh: int | None, seen: Sequence[Any]) -> Cla
         return None
     known = (state, fence, attempt, owner, lease, 0, changed, expires, hold, cause, print_)
     return look(row_from((ask.id, "", "", *known, result, "")), ask, now)
+
+
+def _lock_wait(seconds: float) -> str:
+    """0 would mean: wait for ever. PostgreSQL takes a signed integer of 32 bits, 24 days."""
+    return f"{min(max(1, round(seconds * 1000)), 2**31 - 1)}ms"
 
 
 def _lost_every_race(ask: Enter) -> StillInProgressError:
