@@ -31,6 +31,8 @@ MESSAGES = 12
 AT_ONCE = 4
 TOPICS = 20
 """That are made together: MirrorMaker starts again for every topic that it finds."""
+MINUTE = 60.0
+"""For the messages of the first cluster: how many it handles is up to chance anyway."""
 PATIENCE = 900.0
 """Seconds: how fast the machine is says nothing about the rule."""
 
@@ -48,9 +50,13 @@ class Failover:
         """Send these messages, and stop the consumer when it has handled some of them."""
         for number in numbers:
             self.here.put(f"m{number}", partition=number % 4, headers=[("id", f"id-{number}")])
-        enough = random.choice(numbers) + 1
+        enough, late = random.choice(numbers) + 1, time.monotonic() + MINUTE
+
+        def is_enough() -> bool:
+            return len(self._first.ran) >= enough or time.monotonic() > late
+
         with Consumer.open(url_of(self.here)) as consumer:
-            handle_all(consumer, self._first, lambda: len(self._first.ran) >= enough, PATIENCE)
+            handle_all(consumer, self._first, is_enough, PATIENCE)
 
     def run(self) -> dict[str, int]:
         here, first = self.here, self._first
