@@ -194,8 +194,11 @@ def settling_copies_nothing(patch: Patch) -> None:
 def settling_begins_too_late(patch: Patch) -> None:
     follow = following.follow
 
-    def late(*args: Any, high: Any = None, **more: Any) -> Any:
-        return follow(*args, **more)
+    def late(source: str, *args: Any, settling: Any = None, **more: Any) -> Any:
+        if settling is not None:
+            now, _ = yield from following.progress_of(source)
+            settling = settling._replace(high=now.high)
+        return (yield from follow(source, *args, settling=settling, **more))
 
     patch(failover, "follow", late)
 

@@ -28,6 +28,7 @@ class Dynamodb(StoreUnderTest):
 
     server: ClassVar[str] = "dynamodb"
     skew: ClassVar[str] = "0"
+    options: ClassVar[str] = ""
     _free: ClassVar[list[str]] = []
     _taken: ClassVar[dict[str, str]] = {}
 
@@ -49,7 +50,7 @@ class Dynamodb(StoreUnderTest):
 
     def _settings(self, place: Place) -> Settings:
         url = shared(self.server).table_url(self._table(place))
-        return Settings.of(f"{url}&skew={self.skew}")
+        return Settings.of(f"{url}&skew={self.skew}{self.options}")
 
     def open_store(self, place: Place) -> DynamodbStore:
         return DynamodbStore(self._settings(place), GivenClock(place.clock))

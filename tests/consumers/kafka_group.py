@@ -22,12 +22,12 @@ __all__ = ["Done", "Member", "Topic", "group_offsets", "handle_all", "read_topic
 class Topic:
     """A topic that no other test uses, with a group of the same name."""
 
-    def __init__(self, bootstrap: str, partitions: int = 4) -> None:
+    def __init__(self, bootstrap: str, partitions: int = 4, name: str = "") -> None:
         from confluent_kafka import Consumer as Reader
         from confluent_kafka import Producer
 
         self.bootstrap, self.partitions = bootstrap, partitions
-        self.name = f"orders-{uuid.uuid4().hex[:8]}"
+        self.name = name or f"orders-{uuid.uuid4().hex[:8]}"
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
         )
@@ -139,7 +139,9 @@ def _text(data: bytes) -> tuple[str, bytes]:
     return rest[:length].decode(), rest[length:]
 
 
-def handle_all(consumer: Consumer, handler: Any, done: int | Callable[[], bool]) -> Report:
+def handle_all(
+    consumer: Consumer, handler: Any, done: int | Callable[[], bool], seconds: float = 100
+) -> Report:
     """Run until so many messages are settled, or until this is true. (`drain` could end before the
     group is formed.)"""
 
@@ -149,7 +151,7 @@ def handle_all(consumer: Consumer, handler: Any, done: int | Callable[[], bool])
 
     def watch() -> None:
         try:
-            until(done if callable(done) else settled, 100)
+            until(done if callable(done) else settled, seconds)
         finally:
             consumer.stop()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -234,6 +236,47 @@ def test_an_id_is_forgotten_after_the_retention(monkeypatch: pytest.MonkeyPatch)
     assert list(ids._ids["t/0"]) == [IDS[1]]  # its memory is given back
     ids.forget(["t/0"])
     assert not ids.is_loaded("t/0")
+
+
+@pytest.mark.parametrize(
+    "refusal, told",
+    [
+        (None, "still creating the topic orders.processed"),
+        ("TOPIC_ALREADY_EXISTS", "still creating the topic orders.processed"),
+        (
+            "TOPIC_AUTHORIZATION_FAILED",
+            r"does not create the topic orders.processed \(TOPIC_AUTHORIZATION_FAILED\): create it with",
+        ),
+    ],
+)
+def test_a_log_that_is_missing_says_why(
+    refusal: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A broker shows a new topic a moment after it has created it."""
+    from confluent_kafka import KafkaError, KafkaException, admin
+
+    created: Future[None] = Future()
+    if refusal is None:
+        created.set_result(None)
+    else:
+        created.set_exception(KafkaException(KafkaError(getattr(KafkaError, refusal))))
+    topics = {
+        "orders": SimpleNamespace(partitions=range(4)),
+        "orders.processed": SimpleNamespace(partitions=()),
+    }
+
+    class Cluster:
+        def __init__(self, _: Any) -> None: ...
+
+        def list_topics(self, name: str = "orders", timeout: float = 0) -> Any:
+            return SimpleNamespace(topics={name: topics[name]})
+
+        def create_topics(self, new: Any, request_timeout: float) -> Any:
+            return {new[0].topic: created}
+
+    monkeypatch.setattr(admin, "AdminClient", Cluster)
+    with pytest.raises(BrokerUnavailableError, match=told):
+        ProcessedIds("orders.processed", {}).prepare(["orders"])
 
 
 def test_a_log_with_too_few_partitions_is_refused(topic: Topic):

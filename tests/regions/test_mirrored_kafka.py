@@ -25,8 +25,10 @@ class Mirrored(Topic):
     """The same topic and group in the other cluster, where MirrorMaker has made it."""
 
     def __init__(self, bootstrap: str, original: Topic) -> None:
-        super().__init__(bootstrap, original.partitions)
-        self.name = original.name
+        super().__init__(bootstrap, original.partitions, original.name)
+
+    def _exists(self) -> bool:
+        return True  # MirrorMaker makes it, later
 
     def known(self) -> set[str]:
         """Asked for all of them: who asks for one by its name creates it."""

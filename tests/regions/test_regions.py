@@ -11,8 +11,13 @@ import pytest
 from tests.regions.worlds import Places, World
 from twicesafe import HeldError, Key, NotHomeError, ResultUnavailableError
 from twicesafe._engines.sqlite import SqliteStore
-from twicesafe.errors import ConfigurationError, UnsupportedByStoreError, UsageError
-from twicesafe.regions import AsyncRegions, Follower, Regions, sent_at_of_uuid7
+from twicesafe.errors import (
+    ConfigurationError,
+    StoreUnavailableError,
+    UnsupportedByStoreError,
+    UsageError,
+)
+from twicesafe.regions import AsyncRegions, Follower, Regions, _late_stores, sent_at_of_uuid7
 from twicesafe.stores import ClaimRequest, Read
 
 KINDS = (("memory", "memory"), ("sqlite", "sqlite"))
@@ -305,6 +310,98 @@ def test_each_home_moves_by_itself(places: Places):
         world.deliver("us", "xx-1")
 
 
+def test_settling_one_home_leaves_the_keys_of_another_alone(places: Places):
+    """The old region has copies of them: an older answer of a key that was released, and runs again."""
+    world = World(places, home=lambda key: key.value[:2])
+    world.deliver("us", "us-running")
+    world.deliver("us", "us-done")
+    world.regions.follower("us", "eu").once()
+    world.regions.follower("eu", "us").once()
+    world.regions.fail_over("eu", to="us")
+    us = world.regions.receiver("us")
+    for key in ("us-running", "us-done"):
+        us.release(key, by="ann", why="again", force=True)
+    assert us.process("us-done", lambda: "done again").value == "done again"
+    with us.claim("us-running") as claim:
+        found = world.regions.settle("eu")
+        claim.complete("run again")
+    assert (found.learned, found.twice) == (0, ())
+    assert us.process("us-running", str).value == "run again"
+    assert us.process("us-done", str).value == "done again"
+
+
+class Lost:
+    """Regions whose store ``eu`` does not answer, for processes that start meanwhile."""
+
+    def __init__(self, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._stores = {"eu": places.url("sqlite"), "us": places.url("sqlite")}
+        self._settings: Any = {"register": places.url("sqlite"), "lease": 0.05, "skew": 0.02}
+        self._lost = False
+        open_store = _late_stores.open_store
+
+        def opened(url: str) -> Any:
+            if self._lost and url == self._stores["eu"]:
+                raise StoreUnavailableError("eu did not answer")
+            return open_store(url)
+
+        monkeypatch.setattr(_late_stores, "open_store", opened)
+        with self.regions() as regions:
+            regions.create()
+            regions.receiver("eu").process("a", lambda: "done")
+            regions.follower("eu", "us").once()
+        self._lost = True
+
+    def regions(self) -> Regions:
+        return Regions.open(self._stores, **self._settings)
+
+    def is_back(self) -> None:
+        self._lost = False
+
+
+def test_a_process_that_starts_while_a_region_is_lost_fails_over_and_works(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+):
+    lost = Lost(places, monkeypatch)
+    with lost.regions() as regions:
+        assert regions.fail_over("eu", to="us").region == "us"
+        assert regions.receiver("us").process("a", str).value == "done"
+        assert regions.status()[0].lags == {"eu": None}
+        with pytest.raises(StoreUnavailableError):
+            regions.receiver("eu")
+        lost.is_back()
+        assert regions.settle("eu").until
+        assert regions.switch("eu", to="eu").region == "eu"
+
+
+def test_a_region_that_is_lost_for_good_is_not_needed_to_end_the_doubt(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+):
+    with Lost(places, monkeypatch).regions() as regions:
+        assert regions.fail_over("eu", to="us").doubt
+        regions.settle("eu", lost=True)
+        assert not regions.status()[0].epoch.doubt
+
+
+def test_the_async_status_does_not_need_the_region_that_is_lost(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+):
+    async def lost(request: Any) -> Any:
+        raise StoreUnavailableError("eu did not answer")
+
+    async def run() -> None:
+        stores = {"eu": places.url("memory"), "us": places.url("memory")}
+        settings: Any = {"register": places.url("memory"), "lease": 0.05, "skew": 0.02}
+        async with AsyncRegions.open(stores, **settings) as regions:
+            await regions.create()
+            await regions.follower("eu", "us").once()
+            await regions.fail_over("eu", to="us")
+            monkeypatch.setattr(regions._stores["eu"], "perform", lost)
+            [status] = await regions.status()
+            assert status.lags == {"eu": None}
+
+    asyncio.run(run())
+
+
 def test_a_new_register_does_not_start_by_itself(places: Places):
     stores = {"eu": places.url("memory"), "us": places.url("memory")}
     with Regions.open(stores, register=places.url("memory")) as regions:
@@ -348,6 +445,7 @@ def test_the_time_of_a_uuid7_is_the_time_of_its_message():
     assert before < found < before + timedelta(seconds=30)
     assert sent_at_of_uuid7(Key("order-1")) is None
     assert sent_at_of_uuid7(Key("6ba7b810-9dad-11d1-80b4-00c04fd430c8")) is None
+    assert sent_at_of_uuid7(Key("ffffffff-ffff-7fff-bfff-ffffffffffff")) is None  # after 9999
 
 
 def test_a_batch_is_claimed_one_by_one(world: World):

@@ -6,12 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.servers import free_port
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreUnavailableError
+from twicesafe._core.driving import drive
 from twicesafe._core.protocol import Survey
 from twicesafe._engines.dynamodb import AsyncDynamodbStore, DynamodbStore
+from twicesafe._engines.dynamodb.error_messages import explain
 from twicesafe._engines.dynamodb.settings import Settings
+from twicesafe._engines.dynamodb.table import KEY, TablePause, examine, migrate, prepare
 
 ENDPOINT = "endpoint=http://127.0.0.1:1"
 
@@ -117,3 +121,66 @@ def test_many_may_open_at_once(dynamodb_url: str):
         await asyncio.gather(*(store.close() for store in stores))
 
     asyncio.run(all_at_once())
+
+
+class Service:
+    """Answers the calls about the table, one after the other."""
+
+    def __init__(self, **replies: list[Any]) -> None:
+        self._replies = replies
+        self.asked: list[str] = []
+
+    def perform(self, command: Any) -> Any:
+        if isinstance(command, TablePause):
+            return None
+        self.asked.append(command.operation)
+        reply = self._replies[command.operation].pop(0)
+        if isinstance(reply, str):
+            raise explain(ClientError({"Error": {"Code": reply}}, command.operation), "here")
+        return reply
+
+
+def table(status: str) -> Any:
+    kinds = [{"AttributeName": "id", "AttributeType": "B"}]
+    return {"Table": {"TableStatus": status, "KeySchema": KEY, "AttributeDefinitions": kinds}}
+
+
+def ttl(status: str) -> Any:
+    return {"TimeToLiveDescription": {"TimeToLiveStatus": status}}
+
+
+GONE = "ResourceNotFoundException"
+
+
+def test_a_table_that_is_being_deleted_is_made_anew():
+    service = Service(
+        describe_table=[table("DELETING"), GONE, GONE, table("CREATING"), table("ACTIVE")],
+        create_table=[{}],
+        describe_time_to_live=[ttl("ENABLED")],
+    )
+    done = drive(prepare(Settings.of("dynamodb://keys")), service.perform)
+    assert done == ["created the table keys"]
+
+
+def test_two_workers_switch_on_the_time_to_live_at_once():
+    service = Service(
+        describe_table=[table("ACTIVE")],
+        describe_time_to_live=[ttl("DISABLED"), ttl("ENABLING")],
+        update_time_to_live=["ValidationException"],
+    )
+    assert drive(migrate(Settings.of("dynamodb://keys")), service.perform) == []
+
+
+def test_the_doctor_refuses_a_table_that_cannot_be_used():
+    service = Service(
+        describe_table=[table("INACCESSIBLE_ENCRYPTION_CREDENTIALS")],
+        describe_time_to_live=[ttl("ENABLED")],
+    )
+    found = drive(examine(Settings.of("dynamodb://keys")), service.perform)
+    assert found[0].level == "refuse"
+
+
+def test_expired_credentials_are_an_outage_that_says_so():
+    error = explain(ClientError({"Error": {"Code": "ExpiredTokenException"}}, "put_item"), "here")
+    assert isinstance(error, StoreUnavailableError)
+    assert "credentials have expired" in str(error)

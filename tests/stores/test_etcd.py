@@ -25,7 +25,7 @@ from tests.polling import until
 from tests.servers import free_port
 from tests.stores.etcd_clients import KINDS, MINUTE, A, B, RawEtcd, claim, complete, etcdctl, insist
 from twicesafe import Key, Receiver
-from twicesafe._core.protocol import Ack, Fail, Forget, Read, Renew, Resolve, Sweep, Verdict
+from twicesafe._core.protocol import Ack, Browse, Fail, Forget, Read, Renew, Resolve, Sweep, Verdict
 from twicesafe._engines.etcd import EtcdStore, programs, record_layout
 from twicesafe._engines.etcd.doctor import _member
 from twicesafe._engines.etcd.error_messages import NoSpaceError
@@ -36,6 +36,7 @@ from twicesafe._values.clocks import wall_clock
 from twicesafe._values.records import Row, State
 from twicesafe.errors import (
     ConfigurationError,
+    CorruptRecordError,
     SchemaVersionError,
     StoreError,
     StoreUnavailableError,
@@ -134,6 +135,17 @@ def test_a_record_of_another_client_is_never_a_new_start(
     raw.put(name, b"\x02\x90")
     with pytest.raises(SchemaVersionError, match="update twicesafe"):
         client.perform(claim(KEY))
+
+
+@pytest.mark.parametrize("ask", [claim(KEY, B), Browse(10)], ids=["claim", "browse"])
+def test_a_result_that_someone_deleted_is_a_damaged_record(
+    client: Any, raw: RawEtcd, etcd_url: str, ask: Any
+) -> None:
+    client.perform(complete(KEY, client.perform(claim(KEY)).fence, b"x" * (INLINE + 1)))
+    value = f"{prefix_of(etcd_url)}/v/{KEY.id[:16].hex()}".encode()
+    raw("Txn", success=[{"request_delete_range": {"key": value}}])
+    with pytest.raises(CorruptRecordError, match=r"the result of the record .* is missing"):
+        client.perform(ask)
 
 
 # --- time is etcd's ----------------------------------------------------------------------------

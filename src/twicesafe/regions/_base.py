@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Final, Generic, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,8 +19,9 @@ from .._values.clocks import since_boot, wall_clock
 from .._values.keys import Key
 from .._values.records import Record
 from .._values.settings import Duration, expect, seconds
-from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
+from ..errors import ConfigurationError, UsageError
 from ..stores._base import AsyncStore, Store
+from ._late_stores import LateStores, usable
 
 __all__ = [
     "RegionStatus",
@@ -37,14 +38,14 @@ UNKNOWN: Final = ("hold", "run")
 
 
 def sent_at_of_uuid7(key: Key) -> datetime | None:
-    """When a key that is a UUIDv7 was made; None: it is not a UUIDv7."""
+    """When a key that is a UUIDv7 was made; None: it is not a UUIDv7, or its time is after the year 9999."""
     try:
         found = UUID(key.value)
+        if found.version != 7:
+            return None
+        return datetime.fromtimestamp((found.int >> 80) / 1000, UTC)
     except ValueError:
         return None
-    if found.version != 7:
-        return None
-    return datetime.fromtimestamp((found.int >> 80) / 1000).astimezone()
 
 
 class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,20 +76,12 @@ class RegionsBase(Generic[S]):
         overlap: Duration = 60.0,
         max_lag: Duration = 60.0,
     ) -> None:
-        self._stores = dict(stores)
+        if not isinstance(stores, LateStores):  # which checks each one that it opens
+            stores = {region: usable(region, store) for region, store in stores.items()}
+        self._stores: Mapping[str, S] = stores
         self._register = register
-        self._owned: tuple[S, ...] = ()
-        expect(len(self._stores) > 1, "stores", list(self._stores), "name two regions or more")
-        for region, store in self._stores.items():
-            if store.hidden_keys is not None:
-                raise ConfigurationError(
-                    f"the keys of region {region!r} are hidden, and the home of a key is found by its text: "
-                    "leave hidden_keys out of the URL"
-                )
-            if not store.capabilities.copies:
-                raise UnsupportedByStoreError(
-                    f"the store of region {region!r} takes no copies of records: use any store but etcd"
-                )
+        self._owned: tuple[Any, ...] = ()
+        expect(len(stores) > 1, "stores", list(stores), "name two regions or more")
         expect(
             unknown in UNKNOWN or callable(unknown),
             "unknown",
@@ -150,7 +143,16 @@ class RegionsBase(Generic[S]):
     def _move(self, home: str, to: str, steps: bool = False) -> Move:
         lease, skew, overlap = (round(s * 1000) for s in (self._lease, self._skew, self._overlap))
         key = self._epoch_key(home)
-        return Move(key, self._region(to), lease, skew, overlap, wall_clock, steps)
+        return Move(
+            key,
+            self._region(to),
+            lease,
+            skew,
+            overlap,
+            wall_clock,
+            steps,
+            ours=lambda found: self._home(found) == home,
+        )
 
     def _create(self) -> RegionFlow[list[Epoch]]:
         made: dict[str, Epoch] = {}

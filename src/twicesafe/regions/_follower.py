@@ -19,8 +19,9 @@ from .._values.keys import Key
 from .._values.settings import Duration, expect, seconds
 from ..errors import StoreUnavailableError, UnsupportedByStoreError
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import mask, open_async_store, open_store
+from ..stores._urls import mask, open_async_store
 from ._base import lag_of
+from ._late_stores import opened
 from ._performing import perform, perform_async
 
 __all__ = ["AsyncFollower", "Follower"]
@@ -173,13 +174,6 @@ class AsyncFollower(_Following):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-def opened(stack: ExitStack, url: str) -> Store:
-    """If a later one cannot be opened, or a setting is wrong, the stack closes it."""
-    store = open_store(url)
-    stack.callback(store.close)
-    return store
 
 
 def _pause(every: Duration) -> float:

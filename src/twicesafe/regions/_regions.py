@@ -23,6 +23,7 @@ from .._core.regions.failover import current, fail_over, settle, switch
 from .._core.regions.following import SOURCE, TARGET, Copied
 from .._values.records import Record
 from .._values.settings import Duration, seconds
+from ..errors import StoreUnavailableError
 from ..receiver import AsyncReceiver, Receiver
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import open_async_store
@@ -33,7 +34,8 @@ from ._base import (
     lag_of,
     list_doubts,
 )
-from ._follower import AsyncFollower, Follower, opened
+from ._follower import AsyncFollower, Follower
+from ._late_stores import LateStores, opened
 from ._performing import perform, perform_async
 from ._region_store import AsyncRegionStore, RegionStore
 
@@ -47,6 +49,8 @@ class Regions(RegionsBase[Store]):
     def open(cls, stores: Mapping[str, str], *, register: str, **settings: Any) -> Self:
         """Open the stores at these URLs, by the names of their regions, and the register.
 
+        The store of a region that does not answer now is opened when it is needed.
+
         ``home``: the home of a key: a region, or a function of the key that names one; default: the
         first region. ``unknown``: what to do with a key in doubt: ``"hold"``, ``"run"``, or a function
         of the key that says True (it was done), False (it was not) or None (not known: hold it).
@@ -56,10 +60,12 @@ class Regions(RegionsBase[Store]):
         seconds of copying that a failover may miss.
         """
         with ExitStack() as stack:
-            found = {region: opened(stack, url) for region, url in stores.items()}
+            found = LateStores(stores)
+            stack.callback(found.close)
+            found.open()
             regions = cls(found, register=opened(stack, register), **settings)
             stack.pop_all()
-        regions._owned = (*found.values(), regions._register)
+        regions._owned = (found, regions._register)
         return regions
 
     def create(self) -> list[Epoch]:
@@ -104,24 +110,28 @@ class Regions(RegionsBase[Store]):
         named. ``lost=True``: its records are gone; unknown keys count as new from now on.
         """
         epoch = self._current(home)
-        source = epoch.source or epoch.region
+        source = epoch.region if lost or not epoch.source else epoch.source
         steps = self._stores[source].capabilities.steps
         move = self._move(home, epoch.region, steps)
         return perform(settle(move, lost), self._places(source, epoch.region))
 
     def status(self) -> list[RegionStatus]:
-        """One for each home. Needs the register, and the stores of the regions that serve."""
+        """One for each home. Needs the register, and the stores of the regions that serve. The lag of a region
+        whose store does not answer is unknown."""
         found = []
         for home, epoch in perform(self._epochs(), {REGISTER: self._register}).items():
-            lags = {
-                other: perform(lag_of(epoch.region), {TARGET: store})
-                for other, store in self._stores.items()
-                if other != epoch.region
-            }
+            others = [other for other in self._stores if other != epoch.region]
+            lags = {other: self._lag(epoch.region, other) for other in others}
             here = {HERE: self._stores[epoch.region]}
             doubts = perform(count_doubts(), here) if epoch.cut else 0
             found.append(RegionStatus(home=home, epoch=epoch, lags=lags, in_doubt=doubts))
         return found
+
+    def _lag(self, region: str, other: str) -> float | None:
+        try:
+            return perform(lag_of(region), {TARGET: self._stores[other]})
+        except StoreUnavailableError:
+            return None
 
     def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
         """The records of this region that were in doubt, newest first."""
@@ -197,25 +207,29 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         named. ``lost=True``: its records are gone; unknown keys count as new from now on.
         """
         epoch = await self._current(home)
-        source = epoch.source or epoch.region
+        source = epoch.region if lost or not epoch.source else epoch.source
         steps = self._stores[source].capabilities.steps
         move = self._move(home, epoch.region, steps)
         return await perform_async(settle(move, lost), self._places(source, epoch.region))
 
     async def status(self) -> list[RegionStatus]:
-        """One for each home. Needs the register, and the stores of the regions that serve."""
+        """One for each home. Needs the register, and the stores of the regions that serve. The lag of a region
+        whose store does not answer is unknown."""
         found = []
         epochs = await perform_async(self._epochs(), {REGISTER: self._register})
         for home, epoch in epochs.items():
-            lags = {
-                other: await perform_async(lag_of(epoch.region), {TARGET: store})
-                for other, store in self._stores.items()
-                if other != epoch.region
-            }
+            others = [other for other in self._stores if other != epoch.region]
+            lags = {other: await self._lag(epoch.region, other) for other in others}
             here = {HERE: self._stores[epoch.region]}
             doubts = await perform_async(count_doubts(), here) if epoch.cut else 0
             found.append(RegionStatus(home=home, epoch=epoch, lags=lags, in_doubt=doubts))
         return found
+
+    async def _lag(self, region: str, other: str) -> float | None:
+        try:
+            return await perform_async(lag_of(region), {TARGET: self._stores[other]})
+        except StoreUnavailableError:
+            return None
 
     async def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
         """The records of this region that were in doubt, newest first."""

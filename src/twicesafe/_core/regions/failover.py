@@ -17,7 +17,7 @@ from ..._values.keys import Key
 from ...errors import ConfigurationError, StoreError, UsageError
 from ..protocol import Ack, RaiseFences
 from .epochs import Epoch, On, RegionFlow, change, look
-from .following import PAGE, TARGET, Copied, follow, progress_of
+from .following import PAGE, TARGET, Copied, Settling, follow, progress_of
 
 __all__ = ["Move", "Wait", "current", "fail_over", "settle", "switch"]
 
@@ -43,6 +43,8 @@ class Move(NamedTuple):
     """The old region's store can keep durable runs."""
     page: int = PAGE
     """Records that are read at once."""
+    ours: Callable[[Key], bool] = lambda _: True
+    """Whether a key has this home. The stores have the keys of others, too."""
 
 
 def current(key: Key) -> RegionFlow[tuple[Epoch, bytes]]:
@@ -128,8 +130,7 @@ def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
             overlap=move.overlap,
             steps=move.steps,
             page=move.page,
-            base=epoch.base,
-            high=epoch.copied_high,
+            settling=Settling(epoch.base, epoch.copied_high, move.ours),
         )
         _refuse_failed(move, found)
     if epoch.doubt:

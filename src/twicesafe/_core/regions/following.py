@@ -10,7 +10,7 @@ How far a pass came is a document in the *target*, which is what is left when th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,7 @@ __all__ = [
     "TARGET",
     "Copied",
     "Progress",
+    "Settling",
     "follow",
     "progress_key",
     "progress_of",
@@ -110,6 +111,24 @@ def progress_of(source: str) -> RegionFlow[tuple[Progress, bytes | None]]:
         ) from error
 
 
+class Settling(NamedTuple):
+    """A pass that also looks for answers of older epochs, which this region does not know."""
+
+    base: int
+    """Fences of older epochs are not above it."""
+    high: int
+    """Changes before this one, by the source's clock, were copied when the epoch began."""
+    ours: Callable[[Key], bool]
+    """Whether the epoch is about this key."""
+
+    def concerns(self, row: Row) -> bool:
+        return (
+            row.fence <= self.base
+            and row.state in ANSWERED
+            and self.ours(Key(row.value, scope=row.scope, absolute=True))
+        )
+
+
 class _Pass:
     """What is counted on the way."""
 
@@ -141,18 +160,16 @@ def follow(
     overlap: int,
     steps: bool,
     page: int = PAGE,
-    base: int | None = None,
-    high: int | None = None,
+    settling: Settling | None = None,
     tell: Callable[[int], None] | None = None,
 ) -> RegionFlow[Copied]:
-    """One pass. `steps`: the source can keep durable runs. `base`: settle what older epochs left,
-    since the change `high`.
+    """One pass. `steps`: the source can keep durable runs.
 
     The pass that fails changes no progress, so the next one copies the same records again.
     """
     before, document = yield from progress_of(source)
     began = now()
-    high = before.high if high is None else high
+    high = before.high if settling is None else settling.high
     since = high - overlap if high else None
     seen = _Pass()
     after = ""
@@ -171,7 +188,7 @@ def follow(
                 rows.append(copy)
         answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
         for row, answer in zip(rows, answers, strict=True):
-            yield from _count(seen, row, answer, base)
+            yield from _count(seen, row, answer, settling)
         if tell is not None:
             tell(seen.examined)
         after = found.after
@@ -198,14 +215,14 @@ def _copyable(row: Row, steps: bool) -> RegionFlow[Row | None]:
     return row
 
 
-def _count(seen: _Pass, row: Row, answer: Any, base: int | None) -> RegionFlow[None]:
+def _count(seen: _Pass, row: Row, answer: Any, settling: Settling | None) -> RegionFlow[None]:
     if isinstance(answer, StoreUnavailableError):
         raise answer
     if isinstance(answer, Exception):
         seen.failed.append(row.id[:4].hex())
     elif answer is Ack.OK:
         seen.copied += 1
-    elif base is None or row.fence > base or row.state not in ANSWERED:
+    elif settling is None or not settling.concerns(row):
         seen.newer += 1
     else:
         yield from _settle(seen, row)

@@ -20,6 +20,10 @@ _CREDENTIALS: Final = (
     "{where}: no valid AWS credentials ({code}: {text}); set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, a profile, or the role of the machine"
 )
+_EXPIRED: Final = (
+    "{where}: the AWS credentials have expired, or cannot be had now ({code}: {text}); nothing was written; renew "
+    "them, or use a role, which renews them by itself"
+)
 _BUSY: Final = (
     "{where} throttles requests ({code}: {text}); retries did not help; raise the capacity of the table, "
     "or use on-demand billing"
@@ -31,6 +35,11 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
     "ProfileNotFound": (ConfigurationError, _CREDENTIALS),
     "UnrecognizedClientException": (ConfigurationError, _CREDENTIALS),
     "MissingAuthenticationTokenException": (ConfigurationError, _CREDENTIALS),
+    "ExpiredTokenException": (StoreUnavailableError, _EXPIRED),
+    "CredentialRetrievalError": (StoreUnavailableError, _EXPIRED),
+    "TokenRetrievalError": (StoreUnavailableError, _EXPIRED),
+    "SSOTokenLoadError": (StoreUnavailableError, _EXPIRED),
+    "UnauthorizedSSOTokenError": (StoreUnavailableError, _EXPIRED),
     "InvalidSignatureException": (
         ConfigurationError,
         (

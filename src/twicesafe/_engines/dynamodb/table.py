@@ -32,15 +32,23 @@ class TablePause(NamedTuple):
 def prepare(settings: Settings) -> Program[list[str]]:
     """Check the table; create it if it is missing and we may."""
     done: list[str] = []
-    table = yield from _describe()
-    if table is None:
-        if not settings.migrate:
-            raise ConfigurationError(
-                f"there is no table {settings.table}, and migrate=false: run twicesafe migrate"
-            )
-        yield from _create()
-        done = [f"created the table {settings.table}"]
-    table = yield from _active(table, settings)
+    for _ in range(MOST_LOOKS):
+        table = yield from _describe()
+        if table is None and not done:  # also one that was being deleted
+            if not settings.migrate:
+                raise ConfigurationError(
+                    f"there is no table {settings.table}, and migrate=false: run twicesafe migrate"
+                )
+            yield from _create()
+            done = [f"created the table {settings.table}"]
+        elif table is None or table["TableStatus"] in ("CREATING", "DELETING"):
+            yield TablePause(0.5)
+        else:
+            break
+    else:
+        raise StoreUnavailableError(
+            f"the table {settings.table} is still being created or deleted; try again"
+        )
     if done:
         done += yield from _enable_ttl()
     _check_key(table, settings)
@@ -77,28 +85,24 @@ def _create() -> Program[None]:
             raise  # else another worker creates it, too
 
 
-def _active(table: Any, settings: Settings) -> Program[Any]:
-    for _ in range(MOST_LOOKS):
-        if table is not None and table["TableStatus"] not in ("CREATING", "DELETING"):
-            return table
-        table = yield from _describe()
-        if table is None or table["TableStatus"] in ("CREATING", "DELETING"):
-            yield TablePause(0.5)
-    raise StoreUnavailableError(f"the table {settings.table} is still being created; try again")
-
-
 def _enable_ttl() -> Program[list[str]]:
     """Tables with strong consistency across regions have no time to live; nothing depends on it."""
-    found = yield BotoCall("describe_time_to_live", {})
-    if found["TimeToLiveDescription"]["TimeToLiveStatus"] != "DISABLED":
+    if not (yield from _lacks_ttl()):
         return []
     try:
         yield BotoCall("update_time_to_live", {"TimeToLiveSpecification": TTL})
     except StoreUnavailableError:
         raise
     except StoreError as error:
+        if not (yield from _lacks_ttl()):
+            return []  # another worker was faster
         return [f"no time to live: {error}"]
     return ["switched on the time to live of expired records (attribute ttl)"]
+
+
+def _lacks_ttl() -> Program[bool]:
+    found = yield BotoCall("describe_time_to_live", {})
+    return bool(found["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED")
 
 
 def _check_key(table: Any, settings: Settings) -> None:
@@ -125,7 +129,15 @@ def examine(settings: Settings) -> Program[list[Finding]]:
 
 
 def _judge(table: Any) -> Iterator[Finding]:
-    yield Finding("ok", f"the table is {table['TableStatus'].lower()}")
+    status = table["TableStatus"]
+    if status in ("ACTIVE", "UPDATING"):
+        yield Finding("ok", f"the table is {status.lower()}")
+    else:
+        yield Finding(
+            "refuse",
+            f"the table is {status.lower()}: it can be neither read nor written",
+            "look at it in the AWS console",
+        )
     mode = table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
     if mode == "PAY_PER_REQUEST":
         yield Finding("ok", "on-demand billing")

@@ -21,12 +21,20 @@ from ..._core import lifecycle
 from ..._core.protocol import Claimed, Read, Renew, Request
 from ..._forking import RenewedLock
 from ..._values.records import Row, State
-from ...errors import CorruptRecordError
 from ...stores._base import Program
 from .error_messages import LeaseGoneError
 from .leases import FOREVER, Leases
 from .messages import CREATE, EQUAL, MOD, message
-from .record_layout import INLINE, Keys, SeenRecord, act_bytes, effective, record_bytes, row_of
+from .record_layout import (
+    INLINE,
+    Keys,
+    SeenRecord,
+    act_bytes,
+    effective,
+    record_bytes,
+    result_missing,
+    row_of,
+)
 from .routing import EtcdCall, Grant
 from .sweep_and_search import SweepAndSearch
 
@@ -223,9 +231,7 @@ class EtcdPrograms(SweepAndSearch):
         row, apart = row_of(id_, kv)
         if apart:
             if not values:
-                raise CorruptRecordError(
-                    f"the result of the record {id_[:4].hex()} is missing; the handler does not run"
-                )
+                raise result_missing(id_)
             row.result = values[0].value
         alive = claims[0].lease if claims else 0
         return SeenRecord(row, kv.mod_revision, kv.lease, alive, apart, certain=True)

@@ -31,6 +31,7 @@ __all__ = [
     "act_of",
     "effective",
     "record_bytes",
+    "result_missing",
     "row_of",
 ]
 
@@ -216,3 +217,9 @@ def act_of(id_: bytes, kv: Any) -> AuditEntry:
 def text_of(text: str) -> str:
     """Text that only operators read. It is cut and repaired, so that it never fails a write."""
     return text[:4000].encode(errors="replace").decode()
+
+
+def result_missing(id_: bytes) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the result of the record {id_[:4].hex()} is missing; the handler does not run"
+    )

@@ -19,7 +19,7 @@ from ..._core.record_filter import matches
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...stores._base import Program
 from .messages import CREATE, EQUAL, message
-from .record_layout import Keys, SeenRecord, act_of, effective, row_of
+from .record_layout import Keys, SeenRecord, act_of, effective, result_missing, row_of
 from .routing import EtcdCall
 
 __all__ = ["SweepAndSearch"]
@@ -91,6 +91,8 @@ class SweepAndSearch:
                 reply = yield EtcdCall(
                     "Range", message("RangeRequest")(key=value, revision=revision)
                 )
+                if not reply.kvs:
+                    raise result_missing(seen.row.id)
                 seen.row.result = reply.kvs[0].value
 
     # -- the audit trail ------------------------------------------------------------------------

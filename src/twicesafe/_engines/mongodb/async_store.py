@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -37,7 +36,7 @@ class MongodbLoopClient(LoopClient):
     async def _send(self, places: Places, call: DriverCall) -> Any:
         try:
             reply = places.begin(call)
-            if inspect.isawaitable(reply):
+            if call.operation != "find":  # which is a cursor at once
                 reply = await reply
             return await reply.to_list() if is_cursor(call) else result_of(reply, call)
         except Exception as error:

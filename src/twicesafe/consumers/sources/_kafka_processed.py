@@ -16,7 +16,6 @@ two runs. An id is forgotten after ``retention``, by this process and by the top
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -99,6 +98,7 @@ class ProcessedIds:
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin: Any = AdminClient(self._connection)
+        refusal = ""
         try:
             known = admin.list_topics(timeout=ANSWER).topics
             wanted = max(
@@ -111,18 +111,24 @@ class ProcessedIds:
                 }
                 new = NewTopic(self.topic, num_partitions=wanted or 1, config=settings)
                 for done in admin.create_topics([new], request_timeout=ANSWER).values():
-                    # Not allowed, or another member was quicker: the topic list tells.
-                    with contextlib.suppress(KafkaException, TimeoutError):
+                    # Also if another member was quicker: the topic list tells.
+                    try:
                         done.result(ANSWER)
+                    except KafkaException as error:
+                        refusal = error.args[0].name()
+                    except TimeoutError:
+                        refusal = "no answer"
             found = len(admin.list_topics(self.topic, timeout=ANSWER).topics[self.topic].partitions)
         except KafkaException as error:
             raise BrokerUnavailableError("Kafka cannot be reached", blames="none") from error
         if found == 0:
-            raise BrokerUnavailableError(
-                f"Kafka has no topic {self.topic}, and this user may not create it: create it with "
-                f"cleanup.policy=compact,delete and {wanted} partitions",
-                blames="none",
+            why = (
+                f"Kafka does not create the topic {self.topic} ({refusal}): create it with "
+                f"cleanup.policy=compact,delete and {wanted} partitions"
             )
+            if refusal in ("", "TOPIC_ALREADY_EXISTS"):
+                why = f"Kafka is still creating the topic {self.topic}"
+            raise BrokerUnavailableError(why, blames="none")
         if found < wanted:
             raise ConfigurationError(
                 f"the log of processed ids {self.topic} has {found} partitions and needs {wanted}, as "
