@@ -12,8 +12,9 @@ import pytest
 
 from tests.dashboard.conftest import Visitor, words
 from tests.dashboard.test_pages import broken
-from twicesafe import Key, Receiver, State
-from twicesafe.dashboard import Access
+from twicesafe import Key, Policy, Receiver, State
+from twicesafe.dashboard import Access, dashboard
+from twicesafe.dashboard._forms import number
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.http import StoredResponse
 from twicesafe.testing import FakeClock
@@ -35,6 +36,27 @@ async def test_release(visit: Enter, receiver: Receiver, held: Any):
     (entry,) = receiver.audit(key)
     assert (entry.action, entry.by, entry.why) == ("release", "ana", "checked with the bank")
     assert receiver.process(key, lambda: 7).value == 7
+
+
+@pytest.mark.parametrize("engine", ["valkey", "postgres", "mariadb"])
+async def test_an_action_is_for_the_fence_that_its_page_showed(
+    engine: str, request: pytest.FixtureRequest
+):
+    policy = Policy(max_attempts=1)
+    with Receiver.open(request.getfixturevalue(f"{engine}_url"), policy=policy) as receiver:
+        with pytest.raises(ZeroDivisionError):
+            receiver.process("tx-1", lambda: 1 / 0)
+        visitor = Visitor(dashboard(receiver, resolve_access=lambda _: "all"))
+        done = await act(visitor, receiver.key("tx-1"), "release")
+        assert "It was parked; now it is released." in words(done)
+
+
+@pytest.mark.parametrize(
+    "text, read",
+    [("9223372036854775807", 2**63 - 1), ("0", 0), ("-1", -1), ("", -1), ("1" * 20, -1), ("²", -1)],
+)
+def test_a_number_of_a_form_is_any_fence(text: str, read: int):
+    assert number(text) == read
 
 
 async def test_resolve_with_a_value(visit: Enter, receiver: Receiver, held: Any):
