@@ -35,7 +35,9 @@ class Visitor:
     async def send(self, path: str, _from: str = "/keys", **fields: str) -> httpx.Response:
         """Send a form of this page with its hidden fields; if it has no such form, with a token alone."""
         page = (await self.client.get(_from)).text
-        form = re.search(rf'<form method="post" action="{re.escape(path)}">(.*?)</form>', page, re.S)
+        form = re.search(
+            rf'<form method="post" action="{re.escape(path)}">(.*?)</form>', page, re.S
+        )
         given = dict(re.findall(HIDDEN, unescape(form[1] if form else page)))
         token = given.get("token") or self.client.cookies.get("twicesafe_form") or ""
         kept = given if form else {}

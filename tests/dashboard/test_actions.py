@@ -1,4 +1,4 @@
-"""Acts: signed, audited, counted before they happen, and honest about what happened."""
+"""Actions: signed, audited, counted before they happen, and honest about what happened."""
 
 from __future__ import annotations
 
@@ -89,6 +89,19 @@ async def test_forget(visit: Enter, receiver: Receiver):
     record = receiver.record("tx-1")
     assert record is not None
     assert record.state is State.FORGOTTEN
+
+
+async def test_forget_on_a_page_that_was_left_open(visit: Enter, receiver: Receiver, held: Any):
+    key = held("tx-1")
+    record = receiver.record(key)
+    assert record is not None
+    receiver.release(key, by="ben", why="not charged")
+    receiver.process(key, int)
+    late = await act(visit(), key, "forget", fence=str(record.fence))
+    assert (late.status_code, "Another run has started" in words(late)) == (409, True)
+    now = receiver.record(key)
+    assert now is not None
+    assert now.state is State.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -281,7 +294,7 @@ async def test_work_in_progress_is_left_alone_unless_its_lease_is_over(
 async def test_a_key_that_changed_meanwhile_is_left_alone(
     visit: Enter, receiver: Receiver, held: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """Between the list and the act, another operator released it and a worker has it now."""
+    """Between the list and the action, another operator released it and a worker has it now."""
     from twicesafe.dashboard import _bulk_actions
 
     key = held("tx-1")
