@@ -35,13 +35,12 @@ class Visitor:
     async def send(self, path: str, _from: str = "/keys", **fields: str) -> httpx.Response:
         """Send a form of this page with its hidden fields; if it has no such form, with a token alone."""
         page = (await self.client.get(_from)).text
-        form = re.search(
-            rf'<form method="post" action="{re.escape(path)}">(.*?)</form>', page, re.S
-        )
-        given = dict(re.findall(HIDDEN, unescape(form[1] if form else page)))
+        start = rf'<form method="post" action="({re.escape(path)}(?:\?[^"]*)?)">(.*?)</form>'
+        form = re.search(start, page, re.S)
+        given = dict(re.findall(HIDDEN, unescape(form[2] if form else page)))
         token = given.get("token") or self.client.cookies.get("twicesafe_form") or ""
-        kept = given if form else {}
-        return await self.client.post(path, data={**kept, "token": token, **fields})
+        kept, to = (given, unescape(form[1])) if form else ({}, path)
+        return await self.client.post(to, data={**kept, "token": token, **fields})
 
 
 def words(response: httpx.Response) -> str:

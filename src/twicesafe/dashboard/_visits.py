@@ -57,7 +57,8 @@ class Visit:
     access: Access
     form: dict[str, str]
     fields: list[tuple[str, str]]
-    """The fields of the query or the form, in order: filters may have several of one name."""
+    """The fields of the query and the form, in order: filters may have several of one name. What senders wrote
+    is in the query of a form's address, because browsers change line ends in hidden fields."""
     token: str
     """For the forms of the page."""
     now: datetime
@@ -91,15 +92,15 @@ class Visits:
                 return self._forbidden(visit)
             if changes and not access.may_act:
                 return self._sorry(visit, 403, "Read-only", "You have read-only access.")
+            visit.fields = list(request.query_params.multi_items())
             if request.method == "POST":
-                visit.fields = await _form(request)
-                visit.form = dict(visit.fields)
-                if why := refusal(request.headers, cookie, visit.form.get("token", "")):
+                sent = await _form(request)
+                if why := refusal(request.headers, cookie, dict(sent).get("token", "")):
                     return self._sorry(
                         visit, 403, "Nothing was changed", f"The form was refused: {why}."
                     )
-            else:
-                visit.fields = list(request.query_params.multi_items())
+                visit.fields += sent
+                visit.form = dict(visit.fields)
             response = await self._guarded(page, visit)
             if not cookie:
                 self._set_cookie(response, request, FORM_COOKIE, visit.token)
