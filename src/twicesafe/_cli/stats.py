@@ -30,6 +30,7 @@ from .output import (
     table,
     visible,
 )
+from .progress import while_reading
 from .search_options import when
 from .settings import existing, opened
 from .stopping import interruptible
@@ -130,7 +131,7 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
     service do. Example: [cyan]twicesafe stats --store sqlite:///keys.db[/]
     """
     screen = Screen(json)
-    with opened(existing(store, config)) as receiver:
+    with opened(existing(store, config)) as receiver, while_reading(screen):
         look = StatsReading.at(receiver)
     if json:
         screen.data(look.data())
@@ -196,7 +197,7 @@ def audit(
     """
     screen = Screen(json)
     chosen: When | None = since
-    with opened(existing(store, config)) as receiver:
+    with opened(existing(store, config)) as receiver, while_reading(screen):
         log = receiver.audit_log(limit=limit, since=chosen)
     if json:
         screen.data({"actions": [{**_subject(entry), **audit_data(entry)} for entry in log]})
