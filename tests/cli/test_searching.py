@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import threading
 from typing import Any
@@ -223,6 +224,15 @@ def test_top_once_in_a_pipe(line: Line, receiver: Receiver):
     for words in ("waits for an operator", "TimeoutError", "last actions", "again"):
         assert words in ran.out
     assert line("top", "--once", "--json").data["total"] == 2
+
+
+def test_top_on_a_narrow_terminal_cuts_keys_and_errors_only(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    parked(receiver, "x" * 60)
+    monkeypatch.setenv("COLUMNS", "50")
+    (row,) = [row for row in line("top", "--once").out.splitlines() if "xxx" in row]
+    assert re.fullmatch(r"[0-9a-f]{8}  parked  x+…x+  (now|\d+ s ago) *", row), row
 
 
 @pytest.mark.parametrize("soon, said", [(0.0, True), (600.0, False)])
