@@ -57,8 +57,9 @@ def health_app(
         refused = _refused(scope["method"], scope["path"])
         status, said = refused or await ask(_path(scope["path"]))
         body = _body(said)
-        await send({"type": "http.response.start", "status": status, "headers": _fields(body)})
-        await send({"type": "http.response.body", "body": body})
+        fields = _fields(body, status)
+        await send({"type": "http.response.start", "status": status, "headers": fields})
+        await send({"type": "http.response.body", "body": _sent(scope["method"], body)})
 
     return app
 
@@ -78,8 +79,9 @@ def wsgi_health_app(
         refused = _refused(environ["REQUEST_METHOD"], path)
         status, said = refused or _asked(receiver, cached, _path(path))
         body = _body(said)
-        start(_STATUS[status], [(name.decode(), value.decode()) for name, value in _fields(body)])
-        return [body]
+        fields = _fields(body, status)
+        start(_STATUS[status], [(name.decode(), value.decode()) for name, value in fields])
+        return [_sent(environ["REQUEST_METHOD"], body)]
 
     return app
 
@@ -111,8 +113,13 @@ def _body(said: dict[str, Any]) -> bytes:
     return json.dumps(said).encode() + b"\n"
 
 
-def _fields(body: bytes) -> list[tuple[bytes, bytes]]:
+def _sent(method: str, body: bytes) -> bytes:
+    return b"" if method == "HEAD" else body
+
+
+def _fields(body: bytes, status: int) -> list[tuple[bytes, bytes]]:
     return [
+        *([(b"allow", b"GET, HEAD")] if status == 405 else []),
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),

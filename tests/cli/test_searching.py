@@ -1,12 +1,15 @@
-"""Searching on the command line, acts on all keys that match, the audit log and `top`."""
+"""Searching on the command line, actions on all keys that match, the audit log and `top`."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
+import threading
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.cli.line import Line, held
 from twicesafe import Key, Policy, Receiver, State
@@ -221,3 +224,36 @@ def test_top_once_in_a_pipe(line: Line, receiver: Receiver):
     for words in ("waits for an operator", "TimeoutError", "last actions", "again"):
         assert words in ran.out
     assert line("top", "--once", "--json").data["total"] == 2
+
+
+def test_top_on_a_narrow_terminal_cuts_keys_and_errors_only(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    parked(receiver, "x" * 60)
+    monkeypatch.setenv("COLUMNS", "50")
+    (row,) = [row for row in line("top", "--once").out.splitlines() if "xxx" in row]
+    assert re.fullmatch(r"[0-9a-f]{8}  parked  x+…x+  (now|\d+ s ago) *", row), row
+
+
+@pytest.mark.parametrize("soon, said", [(0.0, True), (600.0, False)])
+def test_a_long_search_on_a_terminal_says_that_it_still_reads(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, soon: float, said: bool
+):
+    receiver.process("tx-1", int)
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setattr("twicesafe._cli.progress.SOON", soon)
+    shown, page, status = threading.Event(), Receiver.records_page, Console.status
+
+    def seen(console: Console, *words: Any, **more: Any) -> Any:
+        shown.set()
+        return status(console, *words, **more)
+
+    def slow(*args: Any, **conditions: Any) -> Any:
+        assert shown.wait(60 if said else 0) is said
+        return page(*args, **conditions)
+
+    monkeypatch.setattr(Console, "status", seen)
+    monkeypatch.setattr(Receiver, "records_page", slow)
+    ran = line("keys", "list")
+    assert ("tx-1" in ran.out, "reading the records" in ran.err) == (True, said)
+    assert "reading the records" not in line("keys", "list", "--json").err

@@ -18,6 +18,7 @@ from twicesafe.observers import LogObserver
 from twicesafe.testing import FakeClock
 
 ALL = Access(level="all", show_keys=True)
+HIDDEN = r'<input type="hidden" name="([^"]+)" value="([^"]*)">'
 
 
 class Visitor:
@@ -32,11 +33,14 @@ class Visitor:
         return await self.client.get(path, headers=headers)
 
     async def send(self, path: str, _from: str = "/keys", **fields: str) -> httpx.Response:
-        """Send a form with the token of the page that it is on."""
-        page = await self.client.get(_from)
-        token = re.search(r'name="token" value="([^"]+)"', page.text)
-        given = {"token": token[1] if token else self.client.cookies.get("twicesafe_form") or ""}
-        return await self.client.post(path, data={**given, **fields})
+        """Send a form of this page with its hidden fields; if it has no such form, with a token alone."""
+        page = (await self.client.get(_from)).text
+        start = rf'<form method="post" action="({re.escape(path)}(?:\?[^"]*)?)">(.*?)</form>'
+        form = re.search(start, page, re.S)
+        given = dict(re.findall(HIDDEN, unescape(form[2] if form else page)))
+        token = given.get("token") or self.client.cookies.get("twicesafe_form") or ""
+        kept, to = (given, unescape(form[1])) if form else ({}, path)
+        return await self.client.post(to, data={**kept, "token": token, **fields})
 
 
 def words(response: httpx.Response) -> str:

@@ -1,10 +1,11 @@
-"""Acts: signed, audited, counted before they happen, and honest about what happened."""
+"""Actions: signed, audited, counted before they happen, and honest about what happened."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,8 +13,9 @@ import pytest
 
 from tests.dashboard.conftest import Visitor, words
 from tests.dashboard.test_pages import broken
-from twicesafe import Key, Receiver, State
-from twicesafe.dashboard import Access
+from twicesafe import Key, Policy, Receiver, State
+from twicesafe.dashboard import Access, dashboard
+from twicesafe.dashboard._forms import number
 from twicesafe.errors import StoreUnavailableError
 from twicesafe.http import StoredResponse
 from twicesafe.testing import FakeClock
@@ -35,6 +37,27 @@ async def test_release(visit: Enter, receiver: Receiver, held: Any):
     (entry,) = receiver.audit(key)
     assert (entry.action, entry.by, entry.why) == ("release", "ana", "checked with the bank")
     assert receiver.process(key, lambda: 7).value == 7
+
+
+@pytest.mark.parametrize("engine", ["valkey", "postgres", "mariadb"])
+async def test_an_action_is_for_the_fence_that_its_page_showed(
+    engine: str, request: pytest.FixtureRequest
+):
+    policy = Policy(max_attempts=1)
+    with Receiver.open(request.getfixturevalue(f"{engine}_url"), policy=policy) as receiver:
+        with pytest.raises(ZeroDivisionError):
+            receiver.process("tx-1", lambda: 1 / 0)
+        visitor = Visitor(dashboard(receiver, resolve_access=lambda _: "all"))
+        done = await act(visitor, receiver.key("tx-1"), "release")
+        assert "It was parked; now it is released." in words(done)
+
+
+@pytest.mark.parametrize(
+    "text, read",
+    [("9223372036854775807", 2**63 - 1), ("0", 0), ("-1", -1), ("", -1), ("1" * 20, -1), ("²", -1)],
+)
+def test_a_number_of_a_form_is_any_fence(text: str, read: int):
+    assert number(text) == read
 
 
 async def test_resolve_with_a_value(visit: Enter, receiver: Receiver, held: Any):
@@ -67,6 +90,19 @@ async def test_forget(visit: Enter, receiver: Receiver):
     record = receiver.record("tx-1")
     assert record is not None
     assert record.state is State.FORGOTTEN
+
+
+async def test_forget_on_a_page_that_was_left_open(visit: Enter, receiver: Receiver, held: Any):
+    key = held("tx-1")
+    record = receiver.record(key)
+    assert record is not None
+    receiver.release(key, by="ben", why="not charged")
+    receiver.process(key, int)
+    late = await act(visit(), key, "forget", fence=str(record.fence))
+    assert (late.status_code, "Another run has started" in words(late)) == (409, True)
+    now = receiver.record(key)
+    assert now is not None
+    assert now.state is State.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -203,7 +239,8 @@ async def test_an_empty_answer_does_not_widen_the_filter(
     )  # one less: the count alone would not stop it
     other = held("tx-2")
     form = {"content-type": "application/x-www-form-urlencoded"}
-    done = await visitor.client.post("/actions/resolve", content=urlencode(fields), headers=form)
+    (to,) = re.findall(r'<form method="post" action="(/actions/[^"]+)"', page)
+    done = await visitor.client.post(unescape(to), content=urlencode(fields), headers=form)
     assert "1 key changed" in words(done)
     record = receiver.record(other)
     assert record is not None
@@ -259,7 +296,7 @@ async def test_work_in_progress_is_left_alone_unless_its_lease_is_over(
 async def test_a_key_that_changed_meanwhile_is_left_alone(
     visit: Enter, receiver: Receiver, held: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """Between the list and the act, another operator released it and a worker has it now."""
+    """Between the list and the action, another operator released it and a worker has it now."""
     from twicesafe.dashboard import _bulk_actions
 
     key = held("tx-1")

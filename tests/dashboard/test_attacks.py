@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
 
 import twicesafe.dashboard
 from tests.dashboard.conftest import ALL, Visitor, words
@@ -228,6 +229,15 @@ async def test_readers_cannot_act(visit: Enter, receiver: Receiver, held: Any):
     assert receiver.audit(key) == []
 
 
+async def test_resolve_access_may_ask_for_a_password(receiver: Receiver):
+    def ask(_: Any) -> Any:
+        raise HTTPException(401, "Log in.", {"www-authenticate": 'Basic realm="operators"'})
+
+    page = await Visitor(dashboard(receiver, resolve_access=ask)).get("/keys")
+    assert (page.status_code, "Log in." in words(page)) == (401, True)
+    assert page.headers["www-authenticate"] == 'Basic realm="operators"'
+
+
 @pytest.mark.attack("D18")
 @pytest.mark.parametrize("answer", [None, True, "ALL", "admin", "", 1, Access(level="root")])  # type: ignore[arg-type]
 async def test_an_answer_that_is_no_level_is_no_access(receiver: Receiver, answer: Any):
@@ -242,7 +252,7 @@ async def test_a_large_form_is_not_read_whole(visit: Enter, held: Any):
     key = held("tx-1")
     visitor = visit()
     sent = await visitor.send(f"/keys/{key.id.hex()}/release", by="a", why="x" * 500_000)
-    assert sent.status_code == 413
+    assert (sent.status_code, "more than 262,144 bytes" in words(sent)) == (413, True)
     many = "&".join(f"a{n}=1" for n in range(500))
     kind = {"content-type": "application/x-www-form-urlencoded"}
     assert (

@@ -16,7 +16,7 @@ from tests.dashboard.conftest import ALL
 from tests.dashboard.test_pages import broken
 from tests.house.browser import opened
 from tests.polling import until
-from twicesafe import Key, Receiver
+from twicesafe import Key, Receiver, Steps, SuspendedError
 from twicesafe.consumers import DeadLetter
 from twicesafe.dashboard import dashboard
 from twicesafe.testing import FakeClock
@@ -122,6 +122,33 @@ def test_an_operator_without_javascript(receiver: Receiver, story: Key):
         assert page.get_by_role("heading").inner_text() == "1 key changed"
     assert receiver.process(story, broken).value == "ch_42"
     assert [entry.action for entry in receiver.audit_log()] == ["release", "resolve"]
+
+
+def test_names_with_line_ends_survive_a_form(receiver: Receiver, held: Callable[..., Key]):
+    """Browsers send every line end of a hidden field as two characters."""
+
+    @receiver.durable(key=lambda order: order)
+    def ship(steps: Steps, order: str) -> Any:
+        return steps.wait("the\nboss", timeout=86400)
+
+    with pytest.raises(SuspendedError):
+        ship("o-1")
+    held("tx-1", "a\nb")
+    with (
+        served(dashboard(receiver, resolve_access=lambda _: ALL)) as home,
+        opened(home) as browser,
+    ):
+        page = browser.page
+        page.goto(f"{home}keys/{ship.key('o-1').id.hex()}")
+        page.get_by_label("Your name").first.fill("ana")
+        page.get_by_label("Why").first.fill("ok")
+        page.get_by_role("button", name="Approve").click()
+        page.goto(f"{home}actions/release?scope=a%0Ab")
+        page.get_by_label("Your name").fill("ana")
+        page.get_by_label("Why").fill("not charged")
+        page.get_by_role("button", name="Release 1 key").click()
+        assert page.get_by_role("heading").inner_text() == "1 key changed"
+    assert ship("o-1") is True
 
 
 def test_dead_letters_are_replayed_without_javascript(

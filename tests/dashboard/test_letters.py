@@ -1,4 +1,4 @@
-"""Dead letters on the dashboard: a dry run, who and why, and the same acts as on the command line."""
+"""Dead letters on the dashboard: a dry run, who and why, and the same actions as on the command line."""
 
 from __future__ import annotations
 

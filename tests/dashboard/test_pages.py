@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.consumers.test_dead_letters import Place
-from tests.dashboard.conftest import ALL, Visitor, words
+from tests.dashboard.conftest import ALL, HIDDEN, Visitor, words
 from twicesafe import AsyncReceiver, Key, Outbox, OutboxRelay, Policy, Receiver
 from twicesafe.consumers import DeadLetter, DeadLetters
 from twicesafe.dashboard import Access, dashboard
@@ -21,6 +21,7 @@ from twicesafe.errors import ConfigurationError
 from twicesafe.testing import FakeClock
 
 Enter = Callable[..., Visitor]
+SIGNED = {"by": "ana", "why": "customer is gone"}
 
 
 def broken() -> None:
@@ -105,8 +106,8 @@ async def test_one_key_with_its_timeline(
 @pytest.mark.parametrize("id_", ["00" * 32, "00" * 16, "00", "zz", "0" * 63])
 async def test_a_key_that_is_not_there(visit: Enter, id_: str):
     page = await visit().get(f"/keys/{id_}")
-    assert page.status_code == 400
-    assert "there is no record of this key" in words(page)
+    assert page.status_code == 404
+    assert "There is no record of this key" in words(page)
 
 
 async def test_a_forgotten_key_still_has_a_page(visit: Enter, receiver: Receiver):
@@ -222,6 +223,32 @@ async def test_a_closed_receiver_is_not_the_visitors_fault(path: str):
     await visitor.client.aclose()
 
 
+async def test_skip_on_a_page_that_was_left_open_drops_no_other_message(
+    visit: Enter, receiver: Receiver, tmp_path: Path, clock: FakeClock
+):
+    def refuse(_: Any) -> None:
+        raise ValueError("no such customer")
+
+    with Outbox.open(f"sqlite:///{tmp_path}/keys.db") as outbox:
+        with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection, connection:
+            connection.execute("BEGIN")
+            for body in ("first", "second"):
+                outbox.add(connection, topic="invoices", body=body, key="ann")
+        relay = OutboxRelay(receiver.store, refuse, max_attempts=1)
+        relay.drain()
+        visitor = visit()
+        (lane,) = outbox.parked()
+        shown = dict(re.findall(HIDDEN, (await visitor.get("/outbox")).text))
+        assert (await visitor.send(f"/outbox/{lane.lane}/skip", "/outbox", **SIGNED)).is_success
+        clock.advance(60)
+        relay.drain()
+        (other,) = outbox.parked()
+        assert (other.lane, other.message_id != lane.message_id) == (lane.lane, True)
+        late = await visitor.client.post(f"/outbox/{lane.lane}/skip", data={**shown, **SIGNED})
+        assert (late.status_code, "was parked again" in words(late)) == (409, True)
+        assert outbox.parked() == [other]
+
+
 async def test_the_outbox_and_its_parked_lanes(visit: Enter, receiver: Receiver, tmp_path: Path):
     def refuse(_: Any) -> None:
         raise ValueError("no such customer")
@@ -244,7 +271,7 @@ async def test_the_outbox_and_its_parked_lanes(visit: Enter, receiver: Receiver,
         assert outbox.parked() == []
         audit = await visitor.get("/audit")
         assert ("retry lane" in words(audit), "skip lane" in words(audit)) == (True, True)
-        assert audit.text.count('href="/outbox"') == 3, "the menu, and two acts on lanes"
+        assert audit.text.count('href="/outbox"') == 3, "the menu, and two actions on lanes"
         again = await visitor.send(f"/outbox/{first}/retry", "/outbox", by="ana", why="fixed")
         assert (again.status_code, "Nothing was changed" in words(again)) == (409, True)
         assert (

@@ -85,7 +85,7 @@ async def test_a_form_without_its_step_changes_nothing(
     visit: Enter, receiver: Receiver, waiting: Any
 ):
     key, visitor = waiting.key("a"), visit()
-    for fields in ({"answer": "true"}, {"step": "approval", "answer": "yes"}):
+    for fields in ({"step": "", "answer": "true"}, {"step": "approval", "answer": "yes"}):
         assert (await act(visitor, key, "signal", **fields)).status_code == 422
     assert receiver.audit(key) == []
 

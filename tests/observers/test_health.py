@@ -182,6 +182,16 @@ def test_wsgi_probes():
         assert wsgi(app, "/health", "POST")[0] == "405 Method Not Allowed"
 
 
+def test_a_probe_by_head_has_no_body_and_a_refusal_names_what_is_allowed():
+    with Receiver.open("memory://") as receiver:
+        fields: dict[str, str] = {}
+        app, start = wsgi_health_app(receiver), lambda _, some: fields.update(some)
+        assert app({"PATH_INFO": "/ready", "REQUEST_METHOD": "HEAD"}, start) == [b""]
+        assert fields["content-length"] == "16"
+        app({"PATH_INFO": "/ready", "REQUEST_METHOD": "POST"}, start)
+        assert fields["allow"] == "GET, HEAD"
+
+
 async def test_asgi_probes_of_both_receivers():
     async with AsyncReceiver.open("memory://") as receiver:
         app = health_app(receiver)

@@ -181,8 +181,9 @@ def test_records_page_by_page_by_state_and_scope(bench: Bench) -> None:
     assert len(bench.records()) == 7
 
 
-def test_records_are_read_a_page_at_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twicesafe._core.searching.PAGE", 2)
+def test_records_are_read_in_growing_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twicesafe._core.searching.PAGE", 1)
+    monkeypatch.setattr("twicesafe._core.searching.LARGEST_PAGE", 2)
     for number in range(5):
         bench.process(Key(str(number), scope=("shop",)), Counter().quick)
     bench.process("other", Counter().quick)
@@ -196,10 +197,10 @@ def test_records_are_read_a_page_at_a_time(bench: Bench, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(bench.store, "perform", counted)
     assert [r.value for r in bench.records(scope=("shop",))] == ["4", "3", "2", "1", "0"]
-    assert asked == [2, 2, 2]
+    assert asked == [1, 2, 2]
     asked.clear()
     assert [r.value for r in bench.records(limit=3)] == ["other", "4", "3"]
-    assert asked == [2, 1]
+    assert asked == [1, 2]
     assert bench.records(state=State.HELD) == []
 
 

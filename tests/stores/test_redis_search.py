@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from redis import Redis
 
-from twicesafe import Receiver
+from tests.stores.test_redis_conformance import MovedScripts
+from twicesafe import Policy, Receiver
 from twicesafe._cli.stats import _screenful
-from twicesafe._core.protocol import Count, Survey
+from twicesafe._core.protocol import Browse, Count, Survey
+from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.key_search import NODES, TOGETHER
 from twicesafe._engines.redis.programs import RedisPrograms
 from twicesafe._engines.redis.routing import PlainCommand, ScriptCall
 from twicesafe._engines.redis.scripts import Scripts
+from twicesafe._engines.redis.settings import Settings
 from twicesafe._values.records import State
+from twicesafe.testing import FakeClock, Place
 
 
 def test_the_nodes_of_a_cluster_are_searched_at_the_same_time(valkey_cluster_url: str):
@@ -135,3 +142,32 @@ def test_a_cluster_of_one_node_stays_usable_after_a_search(own_server: Any):
 def _until_usable(admin: Redis) -> None:
     while b"cluster_state:ok" not in admin.execute_command("CLUSTER", "INFO"):
         pass
+
+
+def test_questions_of_one_scan_are_answered_as_if_each_were_asked_alone(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Also about records that are past their retention and not removed yet."""
+    monkeypatch.setattr("twicesafe._engines.redis.key_search.SLICE", 20)
+    clock = FakeClock(round(time.time() * 1000))
+    store = RedisStore(Settings.of(valkey_url), MovedScripts("PUBLISH", Place(Path(), clock=clock)))
+    with Receiver(store, policy=Policy(max_attempts=1, retention=60)) as receiver:
+        short, numbers = receiver.options(policy=Policy(retention=10)), range(150)
+        receiver.process_many(numbers, str, key=str)
+        clock.advance(50.001)
+        short.process_many(numbers, str, key=lambda n: f"short-{n}")
+        for n in numbers[:40]:
+            with contextlib.suppress(ZeroDivisionError):
+                receiver.process(f"parked-{n}", lambda: 1 // 0)
+        asks = (
+            Survey(),
+            Browse(7),
+            Browse(3, states=(State.PARKED,)),
+            Browse(3, stuck=True),
+            Count(1000, states=(State.COMPLETED, State.PARKED)),
+        )
+        for later, counted in ((9.998, 340), (0.001, 190), (0.001, 40)):
+            clock.advance(later)
+            alone = [store.perform(ask) for ask in asks]
+            assert store.perform_many(list(asks)) == alone
+            assert (alone[0].total, alone[4]) == (counted, counted)

@@ -25,7 +25,7 @@ from ..errors import StoreUnavailableError
 from .exits import NO, USAGE, CommandEnded, in_cli_words
 from .options import flag, quantity
 from .output import Screen, counted, shortened, state_text, table, visible
-from .progress import progress_bar
+from .progress import progress_bar, while_reading
 from .stopping import interruptible
 
 __all__ = ["Bulk", "BulkLimitOption", "DryRunOption", "RateOption", "act_on_all", "is_bulk"]
@@ -90,7 +90,8 @@ def act_on_all(
 ) -> None:
     """``words``: the verb, its past form and the meaning: release, released, "the next delivery …"."""
     verb, done, meaning = words
-    matched, listed = _listed(receiver, conditions, SHOWN if bulk.dry_run else bulk.limit)
+    with while_reading(screen):
+        matched, listed = _listed(receiver, conditions, SHOWN if bulk.dry_run else bulk.limit)
     _announce(screen, listed, matched, bulk)
     if bulk.dry_run or not listed:
         if screen.json:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from .._values.settings import refuse_unknown
 from ..configuration import SECTIONS, Configuration, Shown, problems, resolve, schema
+from ..configuration._documents import FILES
 from .exits import USAGE
 from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import Screen, counted, table, visible
@@ -34,7 +35,10 @@ def check(config: ConfigOption = None, json: JsonOption = False) -> None:
         screen.say(Text("✗", "bold red"), visible(message))
     if wrong:
         raise typer.Exit(USAGE)
-    where = _file(found) or "there is no file; the environment"
+    where = (
+        _file(found)
+        or f"no {' or '.join(FILES[:2])} here (--config names another); the environment"
+    )
     screen.say(Text("✓", "green"), f"{visible(where)} is valid: {counted(count, 'setting')}")
 
 
@@ -75,7 +79,10 @@ def show(
             Text(visible(_text(row.value)), "dim" if plain else ""),
             Text(visible(row.origin.place), "dim" if plain else "cyan"),
         )
-    screen.out.print(made)
+    if rows:
+        screen.out.print(made)
+    else:
+        screen.say(Text("every setting has its default", "dim"))
 
 
 def print_schema(json: JsonOption = False) -> None:

@@ -29,6 +29,7 @@ from .output import (
     table,
     visible,
 )
+from .progress import while_reading
 from .record_lookup import find, located
 from .search_options import (
     CauseOption,
@@ -91,7 +92,8 @@ def list_keys(
         if all_:
             _list_all(screen, receiver.records(**which), full, none)
             return
-        records, more = receiver.records_page(limit=limit, after=after, **which)
+        with while_reading(screen):
+            records, more = receiver.records_page(limit=limit, after=after, **which)
     if json:
         screen.data({"records": [record_data(r) for r in records], "after": more})
         return

@@ -18,7 +18,7 @@ from ..stores._urls import mask, outbox_script_of, script_of
 from .exits import NO, report_error
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import Screen, table, visible
-from .progress import progress_bar
+from .progress import progress_bar, while_reading
 from .settings import CliSettings, existing, opened, settle, settled
 from .stopping import interruptible
 
@@ -124,7 +124,7 @@ def doctor(
     """
     screen = Screen(json)
     settings = existing(store, config)
-    with opened(settings) as receiver:
+    with opened(settings) as receiver, while_reading(screen):
         findings, url = receiver.doctor(), receiver.store.url
     healthy = all(finding.level != "refuse" for finding in findings)
     if json:

@@ -30,6 +30,7 @@ from .output import (
     table,
     visible,
 )
+from .progress import while_reading
 from .search_options import when
 from .settings import existing, opened
 from .stopping import interruptible
@@ -130,7 +131,7 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
     service do. Example: [cyan]twicesafe stats --store sqlite:///keys.db[/]
     """
     screen = Screen(json)
-    with opened(existing(store, config)) as receiver:
+    with opened(existing(store, config)) as receiver, while_reading(screen):
         look = StatsReading.at(receiver)
     if json:
         screen.data(look.data())
@@ -196,7 +197,7 @@ def audit(
     """
     screen = Screen(json)
     chosen: When | None = since
-    with opened(existing(store, config)) as receiver:
+    with opened(existing(store, config)) as receiver, while_reading(screen):
         log = receiver.audit_log(limit=limit, since=chosen)
     if json:
         screen.data({"actions": [{**_subject(entry), **audit_data(entry)} for entry in log]})
@@ -293,23 +294,22 @@ def _screenful(receiver: Receiver, width: int, before: Stats | None) -> tuple[St
     parts += [Text(line) for line in look.lines()]
     for title, page in zip(("waits for an operator", "stuck"), lists, strict=True):
         if page.rows:
-            parts += [Text(f"\n{title}", "bold"), _few(page.view())]
+            parts += [Text(f"\n{title}", "bold"), _few(page.view(), width)]
     if actions:
         parts += [Text("\nlast actions", "bold"), _actions(actions, whole=False)]
     return look, Group(*parts)
 
 
-def _few(records: list[Record]) -> Table:
+def _few(records: list[Record], width: int) -> Table:
+    """A narrow terminal cuts the keys and shows no errors."""
     made = table("", "", "", "", "", header=False)
-    made.columns[0].min_width = 8
     for column in made.columns:
         column.no_wrap = True
-    for record in records:
-        made.add_row(
-            record.short,
-            state_text(record.state),
-            Text(shortened(record.value, 32)),
-            ago(record.changed_at),
-            Text(shortened(record.error, 32)),
-        )
+    ages = [ago(record.changed_at) for record in records]
+    spare = width - 8 - max(len(record.state) for record in records) - max(map(len, ages)) - 10
+    cells = min(32, spare // 2 if spare >= 32 else spare)
+    for record, age in zip(records, ages, strict=True):
+        error = shortened(record.error, cells) if spare >= 32 else ""
+        key = Text(shortened(record.value, max(4, cells)))
+        made.add_row(record.short, state_text(record.state), key, age, Text(error))
     return made

@@ -36,7 +36,9 @@ __all__ = [
 E = TypeVar("E", bound=StrEnum)
 
 PAGE: Final = 200
-"""Records that `records` reads at once."""
+LARGEST_PAGE: Final = 10_000
+"""Records that `records` reads at once: each page is twice as large as the one before. On Redis a page is a scan
+of all keys, so a long list in small pages would take hours."""
 
 MOST: Final = 2**31 - 1
 
@@ -192,10 +194,12 @@ class Browsing:
         self._asked = asked
         self._limit = limit
         self._after = ""
+        self._size = PAGE
         self.left = True
 
     def page(self) -> Flow[tuple[list[Record], str]]:
-        size = PAGE if self._limit is None else min(PAGE, self._limit)
+        size = self._size if self._limit is None else min(self._size, self._limit)
+        self._size = min(2 * self._size, LARGEST_PAGE)
         return browse(self._asked, size, self._after)
 
     def took(self, page: tuple[list[Record], str]) -> list[Record]:

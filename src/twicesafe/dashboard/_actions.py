@@ -133,6 +133,13 @@ async def on_one(
         )
     # Our form has the fence that its page showed; a page may stay open for hours.
     seen = number(form["fence"]) if "fence" in form else record.fence
+    if (
+        action.name == "forget" and seen != record.fence
+    ):  # a store forgets without looking at fences
+        moved = "Another run has started since the page was loaded: look at the key again."
+        return AppliedAction(
+            changed=False, title="Nothing was changed", details=(moved,), record=record
+        )
     try:
         request = request_of(backend, action, replace(record, fence=seen), who, given, form)
         if await backend.act(request) is False:

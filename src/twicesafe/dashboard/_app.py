@@ -19,13 +19,13 @@ from starlette.routing import Route
 
 from .._core.health import Thresholds
 from .._edges.readable import visible
-from ..errors import ConfigurationError, UsageError
+from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver, Receiver
 from ._access import ResolveAccess
 from ._actions import KEY_ACTIONS, AppliedAction, on_one
 from ._backend import Backend
 from ._bulk_actions import AT_ONCE, dry_run, on_all
-from ._forms import BadFormError, signed
+from ._forms import BadFormError, number, signed
 from ._letters import LETTER_ACTIONS, Choice, LetterAction, act_on_letters, look
 from ._lists import audit_rows, depth_facts, lane_rows, letter_rows
 from ._login import SESSION_COOKIE
@@ -34,7 +34,7 @@ from ._pages import When, key_page, key_row, keys_page
 from ._running import consumer_rows, relay_facts, relay_rows
 from ._security import LOOPBACK, SecurityMiddleware
 from ._settings import checked_consumers
-from ._visits import Visit, Visits
+from ._visits import NoSuchRecordError, Visit, Visits
 
 __all__ = ["Dashboard", "dashboard"]
 
@@ -159,7 +159,7 @@ class Dashboard(Visits):
             id_ = b""
         record = await self._backend.record(id_) if len(id_) in (16, 32) else None
         if record is None:
-            raise UsageError("there is no record of this key; it may have been swept")
+            raise NoSuchRecordError
         return record
 
     async def _outbox(self, visit: Visit) -> Response:
@@ -267,7 +267,9 @@ class Dashboard(Visits):
         if action not in ("retry", "skip"):
             raise HTTPException(404)
         who = signed(visit.form, visit.access.user)
-        done = await self._backend.unpark(lane, action == "skip", who.by, who.why)
+        # A page may stay open for hours, and another message may be the refused one by now.
+        since = number(visit.form["since"]) if "since" in visit.form else None
+        done = await self._backend.unpark(lane, action == "skip", who.by, who.why, since)
         if done:
             _log.info("%s %s lane %s: %s", visible(who.by), action, lane[:32], visible(who.why))
             kept = (
@@ -285,7 +287,7 @@ class Dashboard(Visits):
             result = AppliedAction(
                 changed=False,
                 title="Nothing was changed",
-                details=("This lane is not parked: there is nothing to retry or skip.",),
+                details=("This lane is not parked, or was parked again: look at it again.",),
             )
         return self._result(visit, result, "outbox", "Back to the outbox")
 

@@ -277,13 +277,15 @@ class Backend:
     async def lanes(self) -> list[ParkedLane]:
         return await self._outbox(ParkedLanes(LANES)) or []
 
-    async def unpark(self, lane: str, skip: bool, by: str, why: str) -> bool:
-        """False: it was not parked, and nothing was changed."""
+    async def unpark(
+        self, lane: str, skip: bool, by: str, why: str, since: int | None = None
+    ) -> bool:
+        """False: it was not parked, or not since then (milliseconds), and nothing was changed."""
         try:
             name = bytes.fromhex(lane)
         except ValueError:
             raise UsageError("a lane is named by its 32 hex digits") from None
-        return bool(await self._outbox(Unpark(name, skip, by, why)))
+        return bool(await self._outbox(Unpark(name, skip, by, why, since)))
 
     async def _outbox(self, request: OutboxRequest[T]) -> T | None:
         if not self.has_outbox:

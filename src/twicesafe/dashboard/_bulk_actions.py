@@ -116,6 +116,8 @@ async def on_all(
         visible(who.why),
     )
     details = [f"{counted(done, 'key')} {action.done}."] if done else []
+    if not plan.count:
+        details.append(f"No key that matches is in a state that {action.name} changes.")
     if cut:
         details.append(f"The store stopped answering: {cut}")
     if refused:

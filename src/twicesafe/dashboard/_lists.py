@@ -35,6 +35,8 @@ class LaneRow:
     attempts: int
     error: str
     since: When
+    parked_at: int
+    """The same in milliseconds: an action is about this parking."""
 
 
 def lane_rows(lanes: Sequence[ParkedLane], access: Access, now: datetime) -> tuple[LaneRow, ...]:
@@ -47,6 +49,7 @@ def lane_rows(lanes: Sequence[ParkedLane], access: Access, now: datetime) -> tup
             attempts=lane.attempts,
             error=visible(lane.error)[:200],
             since=When.of(lane.since, now),
+            parked_at=round(lane.since.timestamp() * 1000),
         )
         for lane in lanes
     )

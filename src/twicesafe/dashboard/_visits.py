@@ -29,11 +29,24 @@ from ._login import Login
 from ._security import FORM_COOKIE, new_token, refusal
 from ._templates import render
 
-__all__ = ["Page", "Visit", "Visits"]
+__all__ = ["NoSuchRecordError", "Page", "Visit", "Visits"]
 
 LARGEST_FORM: Final = 262_144
 
+_WORDS: Final = {
+    400: ("Not a form", "Nothing was changed: the form cannot be read, or has too many fields."),
+    404: ("Not found", "There is no such page here."),
+    405: ("Not allowed", "Nothing was changed: this page does not take this kind of request."),
+    413: ("Too large", f"Nothing was changed: the form has more than {LARGEST_FORM:,} bytes."),
+    415: ("Not a form", "Nothing was changed: send application/x-www-form-urlencoded."),
+}
+"""Title and text by status, for requests that no page of ours sends."""
+
 Page = Callable[["Visit"], Awaitable[Response]]
+
+
+class NoSuchRecordError(Exception):
+    """The store has no record of the key that the page is about."""
 
 
 @dataclass(slots=True)
@@ -44,7 +57,8 @@ class Visit:
     access: Access
     form: dict[str, str]
     fields: list[tuple[str, str]]
-    """The fields of the query or the form, in order: filters may have several of one name."""
+    """The fields of the query and the form, in order: filters may have several of one name. What senders wrote
+    is in the query of a form's address, because browsers change line ends in hidden fields."""
     token: str
     """For the forms of the page."""
     now: datetime
@@ -78,15 +92,15 @@ class Visits:
                 return self._forbidden(visit)
             if changes and not access.may_act:
                 return self._sorry(visit, 403, "Read-only", "You have read-only access.")
+            visit.fields = list(request.query_params.multi_items())
             if request.method == "POST":
-                visit.fields = await _form(request)
-                visit.form = dict(visit.fields)
-                if why := refusal(request.headers, cookie, visit.form.get("token", "")):
+                sent = await _form(request)
+                if why := refusal(request.headers, cookie, dict(sent).get("token", "")):
                     return self._sorry(
                         visit, 403, "Nothing was changed", f"The form was refused: {why}."
                     )
-            else:
-                visit.fields = list(request.query_params.multi_items())
+                visit.fields += sent
+                visit.form = dict(visit.fields)
             response = await self._guarded(page, visit)
             if not cookie:
                 self._set_cookie(response, request, FORM_COOKIE, visit.token)
@@ -100,6 +114,11 @@ class Visits:
             return self._sorry(visit, 503, "The dashboard is closed", words)
         try:
             return await page(visit)
+        except NoSuchRecordError:
+            words = (
+                "There is no record of this key. It may have been swept, or the link is not whole."
+            )
+            return self._sorry(visit, 404, "No such key", words)
         except BadFormError as error:
             return self._sorry(visit, 422, "The form is not complete", str(error))
         except UsageError as error:
@@ -123,10 +142,10 @@ class Visits:
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         visit = Visit(request, FORBIDDEN, {}, [], "", datetime.now(UTC))
-        title = {404: "Not found", 405: "Not allowed", 413: "Too large"}.get(
-            error.status_code, "That did not work"
-        )
-        return self._sorry(visit, error.status_code, title, "There is no such page here.")
+        title, words = _WORDS.get(error.status_code, ("That did not work", error.detail))
+        response = self._sorry(visit, error.status_code, title, words)
+        response.headers.update(error.headers or {})  # resolve_access may ask for a password
+        return response
 
     def _sorry(self, visit: Visit, status: int, title: str, words: str) -> Response:
         return self._html(visit, "message", status=status, title=title, words=words)

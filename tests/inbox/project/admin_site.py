@@ -42,6 +42,7 @@ def visit() -> None:
     from django.test import Client
 
     from twicesafe.integrations.django_inbox import open_inbox, open_outbox
+    from twicesafe.integrations.django_inbox.models import OutboxMessage
 
     call_command("migrate", verbosity=0)
     call_command("makemigrations", check=True, dry_run=True)
@@ -53,13 +54,14 @@ def visit() -> None:
     User.objects.create_superuser("ana", password="a long password")
     client = Client()
     client.login(username="ana", password="a long password")
+    one = f"outboxmessage/{OutboxMessage.objects.get().pk}/change/"
     home = client.get("/admin/").content.decode()
     print("home", home.count("/admin/twicesafe/"))
-    for page in ("record/", "record/?state=1", "record/?state=4", "outboxmessage/"):
+    for page in ("record/", "record/?state=1", "record/?state=4", "outboxmessage/", one):
         answer = client.get(f"/admin/twicesafe/{page}")
         text = answer.content.decode()
         rows = text.count('class="field-attempt') + text.count('class="field-slot')
-        print(page, answer.status_code, rows, "completed" in text, "secret" in text)
+        print(page.replace(one, "one"), answer.status_code, rows, "completed" in text, "secret" in text)
     for page in ("record/add/", "outboxmessage/add/", "outboxmessage/1/delete/"):
         print(page, client.post(f"/admin/twicesafe/{page}", {}).status_code)
     inbox.close()

@@ -282,7 +282,7 @@ class Unpark(OutboxRequest[bool], gc=False):
     """Continue the lane with its first message, or (`skip`) with the one after it.
 
     `by` and `why` are written to the audit, in the same transaction. A skipped message is kept with
-    them, too, and never published. Reply: was it parked?
+    them, too, and never published. Reply: was it parked (at this time, if one is given)?
     """
 
     op: ClassVar[str] = "outbox_unpark"
@@ -290,6 +290,8 @@ class Unpark(OutboxRequest[bool], gc=False):
     skip: bool
     by: str
     why: str
+    since: int | None = None
+    """Milliseconds: only if it is parked since then. Later, another message may be the refused one."""
 
 
 # --- the lane of a message -------------------------------------------------------------------

@@ -114,7 +114,8 @@ class OutboxPrograms(RelayPrograms):
 
     def _unpark(self, ask: Unpark) -> Program[bool]:
         parked = f"SELECT n FROM {self.t}_troubles WHERE lane = ? AND parked = {TRUE}"
-        found = yield Query(self.mark(parked) + self.lock, (ask.lane,))
+        then, args = ("", ()) if ask.since is None else (" AND since = ?", (ask.since,))
+        found = yield Query(self.mark(parked + then) + self.lock, (ask.lane, *args))
         if not found:
             return False
         yield Change(

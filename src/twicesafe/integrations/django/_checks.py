@@ -3,8 +3,10 @@
 twicesafe.E001   the setting TWICESAFE cannot be used
 twicesafe.W001   the store is in memory, and DEBUG is off
 twicesafe.W002   the middleware stands before the authentication
-twicesafe.E002   the tables are missing or old           (only ``manage.py check --database default``)
-twicesafe.W003   the store does not answer               (only with ``--database``)
+twicesafe.W003   the store does not answer       (only ``manage.py check --database default`` and ``migrate``)
+twicesafe.W004   its tables are missing or old   (the same)
+
+The last is no error, because an error stops ``manage.py migrate``, which may be the command that creates them.
 """
 
 from __future__ import annotations
@@ -56,16 +58,18 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
     return found
 
 
-def check_store(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
-    """Opens the store as it is; it never migrates."""
+def check_store(app_configs: Any = None, databases: Any = None, **more: Any) -> list[CheckMessage]:
+    """Opens the store as it is; it neither creates nor migrates it. ``databases``: None, if none was named."""
     url = str((getattr(settings, "TWICESAFE", None) or {}).get("store", ""))
-    if not url.startswith(("sqlite", "postgresql", "mysql", "mariadb")):
+    if not databases or not url.startswith(("sqlite", "postgresql", "mysql", "mariadb")):
         return []
     try:
+        if is_missing(url):
+            return []  # a file that the first request creates
         Receiver.open(f"{url}{'&' if '?' in url else '?'}migrate=false").close()
     except SchemaVersionError as error:
         hint = "run `manage.py twicesafe migrate`"
-        return [Error(f"twicesafe: {error}", hint=hint, id="twicesafe.E002")]
+        return [Warned(f"twicesafe: {error}", hint=hint, id="twicesafe.W004")]
     except TwicesafeError as error:
         return [Warned(f"twicesafe: {error}", id="twicesafe.W003")]
     return []

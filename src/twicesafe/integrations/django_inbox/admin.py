@@ -71,7 +71,8 @@ class RecordAdmin(ReadOnlyAdmin):
 class OutboxMessageAdmin(ReadOnlyAdmin):
     """What waits to be published; a relay removes it."""
 
-    list_display = ("n", "topic", "type", "created", "slot")
+    # Also `fields`: without them the page of one message would show all columns, its key too.
+    list_display = fields = readonly_fields = ("n", "topic", "type", "created", "slot")
     ordering = ("n",)
 
     @admin.display(description="topic", ordering="aggregatetype")  # type: ignore[untyped-decorator]

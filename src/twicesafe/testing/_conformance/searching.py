@@ -70,6 +70,7 @@ class SearchingRules(StoreRules):
             assert (yield Count(100, value=value)) == 3
         yield from found({"tx"}, value="tx", scope=("b",))
         yield from found(set(), value="t")
+        yield from found(set(), value="t" * 300)  # longer than a key may be
 
     @rule()
     def test_the_value_of_a_forgotten_key_is_not_found(self) -> Script[None]:

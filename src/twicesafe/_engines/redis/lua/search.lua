@@ -24,6 +24,7 @@ for n, want in ipairs(questions) do
     survey[17], survey[18] = 0, -1
   else
     searches[#searches + 1] = n
+    if want.value and #want.value > 255 then want.value, want.states = nil, '' end -- no key has such a value
     if want.value then want.marked = string.char(#want.value) .. want.value end
     if want.value or want.scope then head = ENOUGH end
     if want.digits then -- two for each byte; an odd one is half of the byte that follows
@@ -110,11 +111,29 @@ local only = not survey and #searches == 1 and questions[searches[1]] or {}
 local cause, failed, newer, marked, scope = only.cause, only.error, only.newer, only.marked, only.scope
 local to_value = marked and 35 + #marked
 
-local function examine(key, text)
-  local first, flags = byte(text, 1, 2)
+-- By state: a compact record with a fence below this is only counted, because each search looks for others.
+local below = {}
+for state = 0, survey and 15 or -1 do
+  below[state] = math.huge
+  for i = 1, #searches do
+    local want = questions[searches[i]]
+    if not want.states or byte(want.states, state + 1) == 49 then
+      below[state] = math.min(below[state], (want.newer or 0) * 1000)
+    end
+  end
+end
+
+local function examine(key, text, first, flags)
   local compact = first >= 32
   local state = first - (compact and 32 or 16)
   if first < 16 or first > 47 then error({err = 'VERSION the record has layout ' .. floor(first / 16)}) end
+  if survey and compact and state > IN_PROGRESS then
+    local fence, after, span = unpack_('<I7I4I5', text, 4)
+    if fence < below[state] then -- nearly all records
+      if fence / 1000 + after + span >= now + 1 then survey[state + 1] = survey[state + 1] + 1 end
+      return
+    end
+  end
   if cause and flags % 8 ~= cause or failed and flags < ERROR then return end
   if compact then
     if marked and sub(text, 36, to_value) ~= marked then return end
@@ -141,13 +160,14 @@ local function examine(key, text)
 end
 
 -- The pattern ends with its star: comparing the end of each key there takes as long as the rest of the SCAN.
+-- Of all keys that begin so, only records have this length. They are moved to the front of the list.
 local page = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[1], 'COUNT', ARGV[3])
-local listed, keys, last, elsewhere, length = page[2], {}, 0, {}, before + 33
-for at = 1, #listed do
-  local key = listed[at]
-  if #key == length and byte(key, length) == 125 then
+local keys, last, elsewhere, length = page[2], 0, {}, before + 33
+for at = 1, #keys do
+  local key = keys[at]
+  if #key == length then
     last = last + 1
-    keys[last] = key
+    if last < at then keys[last] = key end
   elseif trails and #key == length + 1 and sub(key, -2) == '}a' then
     trails[#trails + 1] = sub(key, before + 1, before + 32)
   end
@@ -158,9 +178,10 @@ local function read_alone(key)
   local text = pcall_('GETRANGE', key, '0', head)
   if type(text) == 'table' then
     elsewhere[#elsewhere + 1] = sub(key, before + 1, before + 32)
-  elseif looked_at[byte(text)] then
-    examine(key, text)
+    return
   end
+  local first, flags = byte(text, 1, 2)
+  if looked_at[first] then examine(key, text, first, flags) end
 end
 
 -- Whether more can be read in this way: not if they are large, or if this user may not.
@@ -172,7 +193,8 @@ local function read_together(from, to)
     local text = texts[i]
     if text then
       size = size + #text
-      if looked_at[byte(text)] then examine(keys[from + i - 1], text) end
+      local first, flags = byte(text, 1, 2)
+      if looked_at[first] then examine(keys[from + i - 1], text, first, flags) end
     end
   end
   return size <= SMALL * together, true
