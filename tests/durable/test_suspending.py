@@ -470,3 +470,79 @@ def test_the_async_completer_runs_until_it_is_stopped() -> None:
         await receiver.close()
 
     asyncio.run(main())
+
+
+def test_a_run_that_takes_long_does_not_keep_the_completer_from_others() -> None:
+    receiver = Receiver(MemoryStore(), policy=POLICY)
+    began, ends, ran = threading.Event(), threading.Event(), threading.Event()
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None:
+        if order != "slow":
+            ran.set()
+            return
+        began.set()
+        assert ends.wait(30)
+
+    with receiver.completer(every=0.01, concurrency=2):
+        checkout.submit("slow")
+        assert began.wait(30)
+        checkout.submit("quick")
+        assert ran.wait(30), "the quick run waited for the slow one"
+        ends.set()
+
+
+def test_an_async_run_that_takes_long_does_not_keep_the_completer_from_others() -> None:
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=POLICY)
+        began, ends, ran = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> None:
+            if order != "slow":
+                ran.set()
+                return
+            began.set()
+            await ends.wait()
+
+        async with asyncio.timeout(30), receiver.completer(every=0.01, concurrency=2):
+            await checkout.submit("slow")
+            await began.wait()
+            await checkout.submit("quick")
+            await ran.wait()
+            ends.set()
+        await receiver.close()
+
+    asyncio.run(main())
+
+
+def test_a_run_may_stop_its_completer() -> None:
+    receiver = Receiver(MemoryStore(), policy=POLICY)
+    completer, stopped = receiver.completer(every=0.01), threading.Event()
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None:
+        completer.stop()
+        stopped.set()
+
+    with completer:
+        checkout.submit("a")
+        assert stopped.wait(30)
+
+
+def test_an_async_run_may_stop_its_completer() -> None:
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=POLICY)
+        completer, stopped = receiver.completer(every=0.01), asyncio.Event()
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> None:
+            await completer.stop()
+            stopped.set()
+
+        async with asyncio.timeout(30), completer:
+            await checkout.submit("a")
+            await stopped.wait()
+        await receiver.close()
+
+    asyncio.run(main())
