@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.durable.shop import POLICY, Boom, Shop
 from twicesafe import (
+    AsyncReceiver,
+    AsyncSteps,
     CompensatedError,
     CompensationFailedError,
     CorruptRecordError,
@@ -291,6 +294,52 @@ def test_a_probe_says_whether_a_step_in_flight_is_to_be_undone(
         shop.run(run("x"))
     assert undone == (["b-seen", "a-result"] if happened == ("b-seen",) else ["a-result"])
     assert (shop.done["b"], shop.done["c"]) == (1, 0)
+
+
+@pytest.mark.parametrize("takeover", ["retry", "hold"])
+@pytest.mark.parametrize("probed", [True, False])
+def test_a_step_that_its_task_group_cancelled_is_in_doubt(takeover: Any, probed: bool) -> None:
+    """Its effect may have happened. A probe answers; under ``hold`` without one, the run is parked."""
+    undone: list[str] = []
+
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=ONCE.replace(takeover=takeover))
+        charged = asyncio.Event()
+
+        async def charge() -> None:
+            charged.set()
+            await asyncio.Event().wait()
+
+        async def fail() -> None:
+            await charged.wait()
+            raise Boom
+
+        async def find_charge() -> tuple[str]:
+            return ("ch_1",)
+
+        async def refund(charge_id: str) -> None:
+            undone.append(charge_id)
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: AsyncSteps, order: str) -> None:
+            probing = steps.options(probe=find_charge) if probed else steps
+            async with asyncio.TaskGroup() as group:
+                group.create_task(probing.run("charge", charge, undo=refund))
+                group.create_task(steps.run("fail", fail))
+
+        await checkout("a")
+
+    if probed:
+        with pytest.raises(CompensatedError):
+            asyncio.run(main())
+        assert undone == ["ch_1"]
+    elif takeover == "hold":
+        with pytest.raises(CompensationFailedError, match="it ended with a CancelledError"):
+            asyncio.run(main())
+    else:  # a step that raises has failed
+        with pytest.raises(ExceptionGroup):
+            asyncio.run(main())
+    assert probed or undone == []
 
 
 def test_an_undo_that_the_code_lost_parks_the_run(shop: Shop) -> None:

@@ -419,3 +419,24 @@ break_source(
     new='return self.before[:-2] + id + b"r"',
     tests=[f"{INDEX}::test_a_run_its_record_and_its_steps_are_in_one_slot"],
 )
+
+# --- steps and the completer ---------------------------------------------------------------------
+
+break_source(
+    "runs: a cancelled step counts as failed",
+    bug="a step with a probe that its TaskGroup cancelled is taken for one that did not happen",
+    file="_core/durable/steps.py",
+    old="(TimeoutError, LeaseLostError)) or not isinstance(error, Exception)",
+    new="(TimeoutError, LeaseLostError))",
+    tests=["tests/durable/test_sagas.py::test_a_step_that_its_task_group_cancelled_is_in_doubt"],
+)
+break_source(
+    "runs: a slow run keeps the completer from all others",
+    bug="the completer looks for runs only when all that it has found before have ended",
+    file="receiver/_completer.py",
+    old="if len(left) < self._concurrency:",
+    new="if not left:",
+    tests=[
+        "tests/durable/test_suspending.py::test_a_run_that_takes_long_does_not_keep_the_completer_from_others"
+    ],
+)
