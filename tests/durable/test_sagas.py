@@ -21,8 +21,8 @@ from twicesafe import (
     StepMismatchError,
     SuspendedError,
 )
-from twicesafe._core.durable.run_requests import RecordStep
-from twicesafe._core.protocol import Ack
+from twicesafe._core.durable.run_requests import RecordStep, StartRun
+from twicesafe._core.protocol import Abandon, Ack
 from twicesafe._values.steps import StepState
 
 ONCE = POLICY.replace(max_attempts=1)
@@ -132,6 +132,33 @@ def test_an_undo_that_keeps_failing_parks_and_release_goes_on(shop: Shop) -> Non
         shop.run(run("x"))
     assert (shop.done["undo-b"], shop.done["undo-a"], shop.done["c"]) == (1, 3, 1)
     assert undone[-1] == "a-result"
+
+
+def test_an_undo_that_calls_a_run_of_another_worker_suspends_the_saga(memory_shop: Shop) -> None:
+    """The refund is slow, and has not failed: the saga must not be parked."""
+    shop, refunded = memory_shop, memory_shop.effect("refunded")
+
+    def refund(steps: Any, order: str) -> Any:
+        yield steps.run("refund", refunded)
+
+    policy = ONCE.replace(wait=0)
+    refund = shop.durable(refund, scope=("refund",), name="refund", policy=policy)
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("charge", shop.effect("charge", "x"), undo=refund)
+        yield steps.abort("out of stock")
+
+    checkout = shop.durable(checkout, policy=policy, scope=("checkout",))
+    key = refund.key("x")
+    shop.store.perform(StartRun(key, b"o" * 16, 60_000, 5, function="refund"))
+    for _ in range(3):
+        with pytest.raises(SuspendedError):
+            shop.run(checkout("x"))
+        shop.clock.advance(ms=1_001)
+    shop.store.perform(Abandon(key.id, b"o" * 16, 60_000))
+    with pytest.raises(CompensatedError, match="out of stock"):
+        shop.run(checkout("x"))
+    assert shop.done["refunded"] == 1
 
 
 def test_an_undo_that_calls_a_suspended_run_suspends_the_saga(shop: Shop) -> None:

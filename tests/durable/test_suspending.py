@@ -24,7 +24,8 @@ from twicesafe import (
     SuspendedError,
     UsageError,
 )
-from twicesafe._core.durable.run_requests import LoadRun, Signal
+from twicesafe._core.durable.run_requests import LoadRun, Signal, StartRun
+from twicesafe._core.protocol import Abandon
 from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe.stores.memory import MemoryStore
 
@@ -300,6 +301,36 @@ def test_a_suspended_inner_run_suspends_the_outer_one(shop: Shop) -> None:
     complete(shop)
     assert state_of(shop, outer.key("a")) is State.COMPLETED, "the end of the inner run woke it"
     assert shop.run(outer("a")) == ["yes"]
+
+
+def test_an_inner_run_that_another_worker_has_suspends_the_outer_one(shop: Shop) -> None:
+    """It is slow, which is no failure of the outer run: no attempt is used up, and nothing is undone."""
+    act, undo = shop.effect("act", 7), shop.effect("undo")
+    policy = POLICY.replace(wait=0, max_attempts=1)
+
+    def inner(steps: Any, order: str) -> Any:
+        return (yield steps.run("act", act))
+
+    inner = shop.durable(inner, scope=("inner",), name="inner", policy=policy)
+
+    def outer(steps: Any, order: str) -> Any:
+        yield steps.run("first", shop.effect("first"), undo=undo)
+        return [(yield steps.run("inner", inner, order))]
+
+    outer = shop.durable(outer, scope=("outer",), policy=policy)
+    key = inner.key("a")
+    other = shop.store.perform(StartRun(key, b"o" * 16, 60_000, 5, function="inner"))
+    for _ in range(3):
+        with pytest.raises(SuspendedError):
+            shop.run(outer("a"))
+        record = shop.run(shop.receiver.record(outer.key("a")))
+        assert (record.state, record.attempt) == (State.SUSPENDED, 0)
+        shop.clock.advance(ms=1_001)
+    shop.store.perform(Abandon(key.id, b"o" * 16, 60_000))
+    shop.clock.advance(ms=1_001)
+    assert other.fence
+    assert shop.run(outer("a")) == [7]
+    assert (shop.done["first"], shop.done["undo"]) == (1, 0)
 
 
 def test_an_inner_run_that_is_suspended_again_is_looked_at_later(shop: Shop) -> None:
