@@ -200,6 +200,8 @@ class StillInProgressError(DuplicateError):
     ) -> None:
         super().__init__(message, key=key)
         self.retry_after = retry_after
+        self._run: tuple[int, bytes] | None = None
+        """As of `SuspendedError`, if the key is of a durable run."""
 
 
 class FingerprintMismatchError(DuplicateError):

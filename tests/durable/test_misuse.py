@@ -68,6 +68,42 @@ def test_an_undo_that_uses_the_steps_parks_the_run(shop: Shop, what: str) -> Non
     assert shop.run(shop.receiver.record(checkout.key("a"))).state is State.PARKED
 
 
+@pytest.mark.parametrize("what", ["run", "capture", "undo"])
+def test_a_generator_is_no_function_of_a_step(memory_shop: Shop, what: str) -> None:
+    """It would be recorded as done when it is called, although none of its work has run."""
+    shop = memory_shop
+
+    def works_later(*_: Any) -> Any:
+        shop.done["later"] += 1
+        yield
+
+    def checkout(steps: Any, order: str) -> Any:
+        if what == "undo":
+            yield steps.run("act", shop.effect("act"), undo=works_later)
+        else:
+            yield getattr(steps, what)("act", works_later)
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(UsageError, match="is a generator"):
+        shop.run(checkout("a"))
+    record = shop.run(shop.receiver.record(checkout.key("a")))
+    assert (shop.done, record.steps) == ({}, ())
+
+
+def test_an_async_undo_needs_async_steps() -> None:
+    receiver, done = Receiver(MemoryStore(), policy=POLICY), []
+
+    async def refund(_: Any) -> None: ...
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None:
+        steps.run("charge", lambda: done.append(order), undo=refund)
+
+    with pytest.raises(UsageError, match="refund is an async function"):
+        checkout("a")
+    assert done == []
+
+
 def test_arguments_of_a_step_that_cannot_be_compared(shop: Shop) -> None:
     def checkout(steps: Any, order: str) -> Any:
         yield steps.run("act", as_function(shop, lambda connection: None), object())

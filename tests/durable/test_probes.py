@@ -129,7 +129,7 @@ def test_under_hold_a_step_whose_last_answer_is_late_parks_the_run(shop: Shop) -
     bank = Bank(shop, [])
     bank.policy, bank.times_out = POLICY.replace(max_attempts=1, takeover="hold"), 1
     run = bank.run(probes=False)
-    with pytest.raises(CompensationFailedError, match="time-out"):
+    with pytest.raises(CompensationFailedError, match="it ended with a TimeoutError"):
         shop.run(run("a"))
     assert bank.undone == []
     shop.run(shop.receiver.skip(run.key("a"), "charge", by="ann", why="undone by hand"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.durable.shop import POLICY, Boom, Shop
 from twicesafe import (
+    AsyncReceiver,
+    AsyncSteps,
     CompensatedError,
     CompensationFailedError,
     CorruptRecordError,
@@ -18,8 +21,8 @@ from twicesafe import (
     StepMismatchError,
     SuspendedError,
 )
-from twicesafe._core.durable.run_requests import RecordStep
-from twicesafe._core.protocol import Ack
+from twicesafe._core.durable.run_requests import RecordStep, StartRun
+from twicesafe._core.protocol import Abandon, Ack
 from twicesafe._values.steps import StepState
 
 ONCE = POLICY.replace(max_attempts=1)
@@ -129,6 +132,33 @@ def test_an_undo_that_keeps_failing_parks_and_release_goes_on(shop: Shop) -> Non
         shop.run(run("x"))
     assert (shop.done["undo-b"], shop.done["undo-a"], shop.done["c"]) == (1, 3, 1)
     assert undone[-1] == "a-result"
+
+
+def test_an_undo_that_calls_a_run_of_another_worker_suspends_the_saga(memory_shop: Shop) -> None:
+    """The refund is slow, and has not failed: the saga must not be parked."""
+    shop, refunded = memory_shop, memory_shop.effect("refunded")
+
+    def refund(steps: Any, order: str) -> Any:
+        yield steps.run("refund", refunded)
+
+    policy = ONCE.replace(wait=0)
+    refund = shop.durable(refund, scope=("refund",), name="refund", policy=policy)
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("charge", shop.effect("charge", "x"), undo=refund)
+        yield steps.abort("out of stock")
+
+    checkout = shop.durable(checkout, policy=policy, scope=("checkout",))
+    key = refund.key("x")
+    shop.store.perform(StartRun(key, b"o" * 16, 60_000, 5, function="refund"))
+    for _ in range(3):
+        with pytest.raises(SuspendedError):
+            shop.run(checkout("x"))
+        shop.clock.advance(ms=1_001)
+    shop.store.perform(Abandon(key.id, b"o" * 16, 60_000))
+    with pytest.raises(CompensatedError, match="out of stock"):
+        shop.run(checkout("x"))
+    assert shop.done["refunded"] == 1
 
 
 def test_an_undo_that_calls_a_suspended_run_suspends_the_saga(shop: Shop) -> None:
@@ -291,6 +321,52 @@ def test_a_probe_says_whether_a_step_in_flight_is_to_be_undone(
         shop.run(run("x"))
     assert undone == (["b-seen", "a-result"] if happened == ("b-seen",) else ["a-result"])
     assert (shop.done["b"], shop.done["c"]) == (1, 0)
+
+
+@pytest.mark.parametrize("takeover", ["retry", "hold"])
+@pytest.mark.parametrize("probed", [True, False])
+def test_a_step_that_its_task_group_cancelled_is_in_doubt(takeover: Any, probed: bool) -> None:
+    """Its effect may have happened. A probe answers; under ``hold`` without one, the run is parked."""
+    undone: list[str] = []
+
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=ONCE.replace(takeover=takeover))
+        charged = asyncio.Event()
+
+        async def charge() -> None:
+            charged.set()
+            await asyncio.Event().wait()
+
+        async def fail() -> None:
+            await charged.wait()
+            raise Boom
+
+        async def find_charge() -> tuple[str]:
+            return ("ch_1",)
+
+        async def refund(charge_id: str) -> None:
+            undone.append(charge_id)
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: AsyncSteps, order: str) -> None:
+            probing = steps.options(probe=find_charge) if probed else steps
+            async with asyncio.TaskGroup() as group:
+                group.create_task(probing.run("charge", charge, undo=refund))
+                group.create_task(steps.run("fail", fail))
+
+        await checkout("a")
+
+    if probed:
+        with pytest.raises(CompensatedError):
+            asyncio.run(main())
+        assert undone == ["ch_1"]
+    elif takeover == "hold":
+        with pytest.raises(CompensationFailedError, match="it ended with a CancelledError"):
+            asyncio.run(main())
+    else:  # a step that raises has failed
+        with pytest.raises(ExceptionGroup):
+            asyncio.run(main())
+    assert probed or undone == []
 
 
 def test_an_undo_that_the_code_lost_parks_the_run(shop: Shop) -> None:

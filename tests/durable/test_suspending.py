@@ -24,7 +24,8 @@ from twicesafe import (
     SuspendedError,
     UsageError,
 )
-from twicesafe._core.durable.run_requests import LoadRun, Signal
+from twicesafe._core.durable.run_requests import LoadRun, Signal, StartRun
+from twicesafe._core.protocol import Abandon
 from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe.stores.memory import MemoryStore
 
@@ -302,6 +303,36 @@ def test_a_suspended_inner_run_suspends_the_outer_one(shop: Shop) -> None:
     assert shop.run(outer("a")) == ["yes"]
 
 
+def test_an_inner_run_that_another_worker_has_suspends_the_outer_one(shop: Shop) -> None:
+    """It is slow, which is no failure of the outer run: no attempt is used up, and nothing is undone."""
+    act, undo = shop.effect("act", 7), shop.effect("undo")
+    policy = POLICY.replace(wait=0, max_attempts=1)
+
+    def inner(steps: Any, order: str) -> Any:
+        return (yield steps.run("act", act))
+
+    inner = shop.durable(inner, scope=("inner",), name="inner", policy=policy)
+
+    def outer(steps: Any, order: str) -> Any:
+        yield steps.run("first", shop.effect("first"), undo=undo)
+        return [(yield steps.run("inner", inner, order))]
+
+    outer = shop.durable(outer, scope=("outer",), policy=policy)
+    key = inner.key("a")
+    other = shop.store.perform(StartRun(key, b"o" * 16, 60_000, 5, function="inner"))
+    for _ in range(3):
+        with pytest.raises(SuspendedError):
+            shop.run(outer("a"))
+        record = shop.run(shop.receiver.record(outer.key("a")))
+        assert (record.state, record.attempt) == (State.SUSPENDED, 0)
+        shop.clock.advance(ms=1_001)
+    shop.store.perform(Abandon(key.id, b"o" * 16, 60_000))
+    shop.clock.advance(ms=1_001)
+    assert other.fence
+    assert shop.run(outer("a")) == [7]
+    assert (shop.done["first"], shop.done["undo"]) == (1, 0)
+
+
 def test_an_inner_run_that_is_suspended_again_is_looked_at_later(shop: Shop) -> None:
     """Its signal wakes once. After that the outer run must not be due all the time."""
 
@@ -467,6 +498,82 @@ def test_the_async_completer_runs_until_it_is_stopped() -> None:
             await checkout.submit("a")
             async with asyncio.timeout(30):
                 await ran.wait()
+        await receiver.close()
+
+    asyncio.run(main())
+
+
+def test_a_run_that_takes_long_does_not_keep_the_completer_from_others() -> None:
+    receiver = Receiver(MemoryStore(), policy=POLICY)
+    began, ends, ran = threading.Event(), threading.Event(), threading.Event()
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None:
+        if order != "slow":
+            ran.set()
+            return
+        began.set()
+        assert ends.wait(30)
+
+    with receiver.completer(every=0.01, concurrency=2):
+        checkout.submit("slow")
+        assert began.wait(30)
+        checkout.submit("quick")
+        assert ran.wait(30), "the quick run waited for the slow one"
+        ends.set()
+
+
+def test_an_async_run_that_takes_long_does_not_keep_the_completer_from_others() -> None:
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=POLICY)
+        began, ends, ran = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> None:
+            if order != "slow":
+                ran.set()
+                return
+            began.set()
+            await ends.wait()
+
+        async with asyncio.timeout(30), receiver.completer(every=0.01, concurrency=2):
+            await checkout.submit("slow")
+            await began.wait()
+            await checkout.submit("quick")
+            await ran.wait()
+            ends.set()
+        await receiver.close()
+
+    asyncio.run(main())
+
+
+def test_a_run_may_stop_its_completer() -> None:
+    receiver = Receiver(MemoryStore(), policy=POLICY)
+    completer, stopped = receiver.completer(every=0.01), threading.Event()
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None:
+        completer.stop()
+        stopped.set()
+
+    with completer:
+        checkout.submit("a")
+        assert stopped.wait(30)
+
+
+def test_an_async_run_may_stop_its_completer() -> None:
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=POLICY)
+        completer, stopped = receiver.completer(every=0.01), asyncio.Event()
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> None:
+            await completer.stop()
+            stopped.set()
+
+        async with asyncio.timeout(30), completer:
+            await checkout.submit("a")
+            await stopped.wait()
         await receiver.close()
 
     asyncio.run(main())

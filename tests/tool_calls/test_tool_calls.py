@@ -173,8 +173,9 @@ def test_a_rule_without_identity_needs_a_key(bank: Bank) -> None:
 
 def test_a_call_without_its_identity_is_refused(bank: Bank) -> None:
     rule = ToolRule(identity=("note",))
-    assert bank.charge(rule, note=None).state == "not_done"
-    assert bank.charged == []
+    refused = bank.charge(rule, note=None)
+    assert (refused.state, bank.charged) == ("not_done", [])
+    assert "pass a value for note" in refused.text
 
 
 def test_in_the_tool_the_current_key_is_the_calls(bank: Bank) -> None:

@@ -11,6 +11,7 @@ MARIA = "tests/conformance/test_mysql.py::TestMariadb"
 RULES = "tests/stores/test_redis_conformance.py::TestValkey"
 SQL = "tests/durable/test_sql_stores.py"
 INDEX = "tests/durable/test_due_index.py"
+SUSPENDING = "tests/durable/test_suspending.py"
 
 # --- all SQL stores ------------------------------------------------------------------------------
 
@@ -418,4 +419,33 @@ break_source(
     old='return self.before + id + b"}r"',
     new='return self.before[:-2] + id + b"r"',
     tests=[f"{INDEX}::test_a_run_its_record_and_its_steps_are_in_one_slot"],
+)
+
+# --- steps and the completer ---------------------------------------------------------------------
+
+break_source(
+    "runs: a cancelled step counts as failed",
+    bug="a step with a probe that its TaskGroup cancelled is taken for one that did not happen",
+    file="_core/durable/steps.py",
+    old="(TimeoutError, LeaseLostError)) or not isinstance(error, Exception)",
+    new="(TimeoutError, LeaseLostError))",
+    tests=["tests/durable/test_sagas.py::test_a_step_that_its_task_group_cancelled_is_in_doubt"],
+)
+break_source(
+    "runs: a slow run keeps the completer from all others",
+    bug="the completer looks for runs only when all that it has found before have ended",
+    file="receiver/_completer.py",
+    old="if len(left) < self._concurrency:",
+    new="if not left:",
+    tests=[f"{SUSPENDING}::test_a_run_that_takes_long_does_not_keep_the_completer_from_others"],
+)
+break_source(
+    "runs: a slow inner run is a failure of the outer one",
+    bug="a run is undone because a run that it calls takes long on another worker",
+    file="_core/durable/run_suspension.py",
+    old="    return is_busy or isinstance(error, SuspendedError)",
+    new="    return isinstance(error, SuspendedError)",
+    tests=[
+        f"{SUSPENDING}::test_an_inner_run_that_another_worker_has_suspends_the_outer_one[memory-blocking]"
+    ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -111,50 +112,40 @@ def complete(
 def _run(
     screen: Screen, receiver: Receiver, options: Any, report: CompletionReport, once: bool
 ) -> None:
-    with receiver, interruptible() as stop:
-        while True:
-            before = report.found
-            try:
+    with receiver:
+        completer = receiver.completer(options.every, concurrency=options.concurrency)
+        completer._report_to(report, partial(_on_error, screen), options.limit)
+        with interruptible(completer.stop) as stop:
+            if once:
                 receiver._complete_round(options.limit, options.concurrency, report, stop.is_set)
-            except StoreUnavailableError as error:
-                if once:
-                    raise
-                report_error(screen, error)  # it may be back by the next round
-            if once or stop.is_set():
-                return
-            if report.found - before < options.limit and stop.wait(options.every):
-                return
+            else:
+                completer.run()
 
 
 async def _run_async(
     screen: Screen, receiver: AsyncReceiver, options: Any, report: CompletionReport, once: bool
 ) -> None:
-    loop, wake = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    async with receiver:
+        completer = receiver.completer(options.every, concurrency=options.concurrency)
+        completer._report_to(report, partial(_on_error, screen), options.limit)
 
-    def on_stop() -> None:
-        loop.call_soon_threadsafe(wake.set)
+        def halt() -> None:
+            loop.call_soon_threadsafe(completer._halt)
 
-    with interruptible(on_stop) as stop:
-        async with receiver:
-            while True:
-                before = report.found
-                try:
-                    await receiver._complete_round(
-                        options.limit, options.concurrency, report, stop.is_set
-                    )
-                except StoreUnavailableError as error:
-                    if once:
-                        raise
-                    report_error(screen, error)
-                if once or stop.is_set():
-                    return
-                if report.found - before < options.limit:
-                    try:
-                        async with asyncio.timeout(options.every):
-                            await wake.wait()
-                    except TimeoutError:
-                        continue
-                    return
+        with interruptible(halt) as stop:
+            if once:
+                await receiver._complete_round(
+                    options.limit, options.concurrency, report, stop.is_set
+                )
+            else:
+                await completer.run()
+
+
+def _on_error(screen: Screen, error: Exception) -> None:
+    if not isinstance(error, StoreUnavailableError):
+        raise error
+    report_error(screen, error)  # it may be back by the next look
 
 
 def _said(report: CompletionReport) -> str:

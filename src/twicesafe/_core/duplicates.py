@@ -150,7 +150,8 @@ def refuse_busy(call: Call, answer: Claimed | None, waited: bool = True) -> NoRe
             text = "an open transaction holds this key (or, on SQLite, the database)"
         if waited and not call.policy.rejects:
             text += f" and did not end within wait={call.policy.wait:g} s"
-    _refuse(call, StillInProgressError(f"{text}; retry later", retry_after=hint))
+    error = StillInProgressError(f"{text}; retry later", retry_after=hint)
+    _refuse_run(call, error)
 
 
 def compensated(key: Key, reason: str) -> CompensatedError:
@@ -164,10 +165,7 @@ def compensated(key: Key, reason: str) -> CompensatedError:
 
 def refuse_suspended(call: Call, answer: Claimed) -> NoReturn:
     until = answer.now + answer.wait
-    error = suspended(None if answer.wait >= ENDLESS else until)
-    if call.durable is not None:
-        error._run = call.durable.home, call.key.id
-    _refuse(call, error)
+    _refuse_run(call, suspended(None if answer.wait >= ENDLESS else until))
 
 
 def suspended(until: int | None) -> SuspendedError:
@@ -213,6 +211,13 @@ def refuse_own_wait(call: Call) -> None:
                 ),
             )
         claim = claim.outer
+
+
+def _refuse_run(call: Call, error: SuspendedError | StillInProgressError) -> NoReturn:
+    """A durable function that called this one waits for it, and is not tried again."""
+    if call.durable is not None:
+        error._run = call.durable.home, call.key.id
+    _refuse(call, error)
 
 
 def _refuse(call: Call, error: TwicesafeError) -> NoReturn:

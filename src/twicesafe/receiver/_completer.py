@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
@@ -107,10 +107,9 @@ class Completes(ReceiverBase):
         report: CompletionReport,
         stops: Callable[[], bool] = lambda: False,
     ) -> CompletionReport:
-        """`stops`: start no more; what was found and not started is found again after a lease."""
-        find = run_operations.find_due(limit, self._resolved.lease_ms, self._durables)
-        due: list[DueRun] = self._runtime.run(find)
-        if whole(concurrency) == 1 or len(due) < 2:
+        whole(concurrency)
+        due = self._find_due(limit)
+        if concurrency == 1 or len(due) < 2:
             for run in due:
                 self._complete(run, report, stops)
         else:
@@ -119,7 +118,12 @@ class Completes(ReceiverBase):
                     ended.result()
         return report
 
+    def _find_due(self, limit: int) -> list[DueRun]:
+        find = run_operations.find_due(limit, self._resolved.lease_ms, self._durables)
+        return self._runtime.run(find)  # type: ignore[no-any-return]
+
     def _complete(self, run: DueRun, report: CompletionReport, stops: Callable[[], bool]) -> None:
+        """`stops`: start no more; what was found and not started is found again after a lease."""
         if stops():
             return
         try:
@@ -162,23 +166,31 @@ class AsyncCompletes(ReceiverBase):
         report: CompletionReport,
         stops: Callable[[], bool] = lambda: False,
     ) -> CompletionReport:
-        """`stops`: start no more; what was found and not started is found again after a lease."""
         import asyncio
 
         slots = asyncio.Semaphore(whole(concurrency))
-        find = run_operations.find_due(limit, self._resolved.lease_ms, self._durables)
-
-        async def complete(run: DueRun) -> None:
-            async with slots:
-                if not stops():
-                    await self._complete(run, report)
-
         async with asyncio.TaskGroup() as group:
-            for run in await self._runtime.run(find):
-                group.create_task(complete(run))
+            for run in await self._find_due(limit):
+                group.create_task(self._complete(run, report, stops, slots))
         return report
 
-    async def _complete(self, run: DueRun, report: CompletionReport) -> None:
+    async def _find_due(self, limit: int) -> list[DueRun]:
+        find = run_operations.find_due(limit, self._resolved.lease_ms, self._durables)
+        return await self._runtime.run(find)  # type: ignore[no-any-return]
+
+    async def _complete(
+        self,
+        run: DueRun,
+        report: CompletionReport,
+        stops: Callable[[], bool],
+        slots: asyncio.Semaphore,
+    ) -> None:
+        """`stops`: start no more; what was found and not started is found again after a lease."""
+        async with slots:
+            if not stops():
+                await self._complete_one(run, report)
+
+    async def _complete_one(self, run: DueRun, report: CompletionReport) -> None:
         import asyncio
 
         try:
@@ -211,6 +223,18 @@ class _CompleterBase:
         self._every = seconds(every, "every")
         if self._every < 0.01:
             raise ConfigurationError(f"every={every!r} is not valid: use at least 0.01 seconds")
+        self._report_to(CompletionReport(), _log_failed)
+
+    def _report_to(
+        self,
+        report: CompletionReport,
+        on_error: Callable[[Exception], None],
+        limit: int = run_operations.MOST,
+    ) -> None:
+        """`on_error`: what to do if the store cannot be asked. `limit`: runs that one look finds, at most;
+        other nodes do not get them before a lease is over."""
+        self._report, self._on_error = report, on_error
+        self._limit = min(limit, run_operations.MOST)
 
 
 class Completer(_CompleterBase):
@@ -220,21 +244,33 @@ class Completer(_CompleterBase):
         super().__init__(receiver, every, concurrency)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._own = threading.local()
 
     def run(self) -> None:
-        """Work in this thread, until another one calls `stop`."""
-        while not self._stopped.is_set():
-            try:
-                report, stops = CompletionReport(), self._stopped.is_set
-                self._receiver._complete_round(ROUND, self._concurrency, report, stops)
-            except Exception as error:
-                _log_failed(error)
-            except BaseException as error:
-                # In our own thread it is from a run (`sys.exit()` in a step), not for this process.
-                if threading.current_thread() is not self._thread:
-                    raise
-                _log_failed(error)
-            self._stopped.wait(self._every)
+        """Work in this thread and in those of the runs, until another one calls `stop`."""
+        left: set[Future[None]] = set()
+        with ThreadPoolExecutor(self._concurrency, "twicesafe-completer") as pool:
+            while not self._stopped.is_set():
+                if len(left) < self._concurrency:  # runs that take long keep only their own slots
+                    left.update(pool.submit(self._complete, run) for run in self._find_due())
+                is_full = len(left) >= self._concurrency
+                if not is_full:
+                    self._stopped.wait(self._every)
+                _, left = wait(left, self._every if is_full else 0, FIRST_COMPLETED)
+
+    def _find_due(self) -> list[DueRun]:
+        try:
+            return self._receiver._find_due(self._limit)  # type: ignore[no-any-return]
+        except Exception as error:
+            self._on_error(error)
+            return []
+
+    def _complete(self, run: DueRun) -> None:
+        self._own.has_run = True
+        try:
+            self._receiver._complete(run, self._report, self._stopped.is_set)
+        except BaseException as error:  # `sys.exit()` in a step, for example: not for this process
+            _log_failed(error)
 
     def start(self) -> None:
         """Work in a separate thread, until `stop`."""
@@ -244,11 +280,10 @@ class Completer(_CompleterBase):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; runs that have started are finished first."""
+        """Stop; runs that have started are finished first. A run that calls this does not wait."""
         self._stopped.set()
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        if self._thread is not None and not hasattr(self._own, "has_run"):
+            self._thread.join()
 
     def __enter__(self) -> Self:
         self.start()
@@ -265,24 +300,54 @@ class AsyncCompleter(_CompleterBase):
         super().__init__(receiver, every, concurrency)
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
+        self._left: set[asyncio.Task[None]] = set()
+        """Runs that were found, and have not ended."""
         self._sleep: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Work in this task, until another one calls `stop`."""
+        """Work in this task and in those of the runs, until another one calls `stop`."""
         import asyncio
 
-        while not self._stopped:
-            await self._round()
-            if not self._stopped:
-                self._sleep = asyncio.ensure_future(asyncio.sleep(self._every))
-                await asyncio.wait({self._sleep})
+        slots = asyncio.Semaphore(self._concurrency)
+        async with asyncio.TaskGroup() as group:
+            while not self._stopped:
+                if (
+                    len(self._left) < self._concurrency
+                ):  # runs that take long keep only their own slots
+                    for run in await self._find_due():
+                        flow = self._receiver._complete(run, self._report, self._stops, slots)
+                        self._left.add(group.create_task(flow))
+                await self._rest()
+                self._left = {task for task in self._left if not task.done()}
 
-    async def _round(self) -> None:
+    async def _rest(self) -> None:
+        """Until the next look, or, if all slots are taken, until a run has ended."""
+        import asyncio
+
+        if self._stopped:
+            return
+        self._sleep = asyncio.ensure_future(asyncio.sleep(self._every))
+        is_full = len(self._left) >= self._concurrency
+        ends = {self._sleep, *self._left} if is_full else {self._sleep}
         try:
-            report, stops = CompletionReport(), lambda: self._stopped
-            await self._receiver._complete_round(ROUND, self._concurrency, report, stops)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._sleep.cancel()
+
+    async def _find_due(self) -> list[DueRun]:
+        try:
+            return await self._receiver._find_due(self._limit)  # type: ignore[no-any-return]
         except Exception as error:
-            _log_failed(error)
+            self._on_error(error)
+            return []
+
+    def _stops(self) -> bool:
+        return self._stopped
+
+    def _halt(self) -> None:
+        self._stopped = True
+        if self._sleep is not None:
+            self._sleep.cancel()
 
     async def start(self) -> None:
         """Work in a separate task, until `stop`."""
@@ -293,15 +358,12 @@ class AsyncCompleter(_CompleterBase):
         self._task = asyncio.get_running_loop().create_task(self.run(), name="twicesafe-completer")
 
     async def stop(self) -> None:
-        """Stop; runs that have started are finished first."""
+        """Stop; runs that have started are finished first. A run that calls this does not wait."""
         import asyncio
 
-        self._stopped = True
-        if self._sleep is not None:
-            self._sleep.cancel()
-        task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
-            await asyncio.wait({task})
+        self._halt()
+        if self._task is not None and asyncio.current_task() not in self._left:
+            await asyncio.wait({self._task})
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -313,4 +375,4 @@ class AsyncCompleter(_CompleterBase):
 
 def _log_failed(error: BaseException) -> None:
     foreign = not isinstance(error, TwicesafeError)
-    _log.warning("a round of the completer failed: %s", error, exc_info=foreign)
+    _log.warning("completer error: %s", error, exc_info=error if foreign else None)

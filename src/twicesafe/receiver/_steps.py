@@ -22,7 +22,8 @@ from .._core.commands import Raised, Reply
 from .._core.durable import waits
 from .._core.durable.run_state import RunState, StepCall, StepOptions, Unwind
 from .._core.durable.steps import take
-from .._core.handler_profile import profile_of
+from .._core.handler_kind import problem_of, refuse_async, refuse_generator
+from .._core.handler_profile import HandlerProfile, profile_of
 from .._values.keys import Key
 from .._values.policy import Backoff
 from .._values.records import Cause
@@ -39,6 +40,8 @@ _DEFAULT: Final = StepOptions()
 
 class _StepsBase:
     """Settings, and how a step becomes a `StepCall`. No I/O."""
+
+    _awaits = False
 
     def __init__(self, runtime: Any, state: RunState, options: StepOptions = _DEFAULT) -> None:
         self._runtime, self._state, self._options = runtime, state, options
@@ -108,7 +111,8 @@ class _StepsBase:
         kwargs: dict[str, Any],
         undo: Callable[[Any], Any] | None,
     ) -> StepCall:
-        profile, probe = profile_of(function), self._options.probe
+        profile, probe = _profile(function), self._options.probe
+        self._check_undo(undo)
         try:
             print_ = profile.of_arguments(args, kwargs)
         except UsageError as error:
@@ -145,7 +149,8 @@ class _StepsBase:
                 "together; remove it",
                 key=self.key,
             )
-        profile = profile_of(function)
+        profile = _profile(function)
+        self._check_undo(undo)
         return StepCall(
             name,
             "transact",
@@ -159,6 +164,14 @@ class _StepsBase:
 
     def _captured(self, name: str, function: Callable[[], Any], declared: Any) -> StepCall:
         return StepCall(name, "capture", function, declared=declared)
+
+    def _check_undo(self, undo: Callable[[Any], Any] | None) -> None:
+        """Before the effect: an undo whose work would not run must not be found when it is needed."""
+        problem = "" if undo is None else problem_of(undo)
+        if problem == "generator":
+            raise refuse_generator(undo)
+        if problem == "async" and not self._awaits:
+            raise refuse_async(undo)
 
     def _abort(self, reason: object) -> NoReturn:
         self._state.refuse_inside("the run was aborted")
@@ -214,7 +227,7 @@ class Steps(_StepsBase):
     ) -> T:
         """The value of a function that would differ on a resume, recorded at its first call."""
         run = functools.partial(function, *args, **kwargs)
-        return cast("T", self._take(self._captured(name, run, profile_of(function).declared)))
+        return cast("T", self._take(self._captured(name, run, _profile(function).declared)))
 
     def now(self, name: str = "now") -> datetime:
         """The time of the first call, in UTC: the same on every resume."""
@@ -253,6 +266,8 @@ class Steps(_StepsBase):
 
 class AsyncSteps(_StepsBase):
     """The steps of one async durable run. Use it from any task of the function."""
+
+    _awaits = True
 
     async def run(
         self,
@@ -300,7 +315,7 @@ class AsyncSteps(_StepsBase):
     ) -> T:
         """The value of a function that would differ on a resume, recorded at its first call."""
         run = functools.partial(function, *args, **kwargs)
-        return cast("T", await self._take(self._captured(name, run, profile_of(function).declared)))
+        return cast("T", await self._take(self._captured(name, run, _profile(function).declared)))
 
     async def now(self, name: str = "now") -> datetime:
         """The time of the first call, in UTC: the same on every resume."""
@@ -342,6 +357,14 @@ class AsyncSteps(_StepsBase):
 
     async def _take(self, call: StepCall) -> Any:
         return _value(await self._runtime.run(take(self._state, call)))
+
+
+def _profile(function: Callable[..., Any]) -> HandlerProfile:
+    """Of a step's function. A generator would be recorded as done, although none of its work has run."""
+    profile = profile_of(function)
+    if profile.problem == "generator":
+        raise refuse_generator(function)
+    return profile
 
 
 def _now() -> datetime:

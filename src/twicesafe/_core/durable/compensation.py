@@ -5,7 +5,7 @@ what there is to undo, it replays the function. Recorded steps answer at once an
 again, and the first step that is not recorded ends the replay. No forward step runs beside an undo.
 
 An undo has the policy's attempts. One that keeps failing parks the run; `release` continues with it. An
-undo that calls a suspended durable function suspends the run.
+undo that calls a durable function that has not ended suspends the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..outcome_recording import OutcomeRecording, retry_until_recorded
 from ..protocol import Ack, Complete
 from .run_requests import FOREVER, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
-from .run_suspension import suspend
+from .run_suspension import is_unfinished, suspend
 from .step_records import ask_of, record
 from .steps import find_out
 
@@ -86,7 +86,7 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
             # Cancelled or interrupted: the next worker continues.
             yield from _fail(call, state, type(failure).__qualname__, 1 << 30)
             return Raised(failure)
-        if isinstance(failure, SuspendedError):
+        if is_unfinished(failure):
             return (yield from suspend(call, state, [failure]))
         text = f"{type(failure).__qualname__}: {text_of(failure)}"
         return (yield from _park(call, state, undo.step, text, reason, failure))
@@ -141,7 +141,7 @@ def _undo(call: Call, state: RunState, undo: Undo) -> Flow[BaseException | None]
         reply: Reply = yield Invoke(state.step_claim(name), run)
         if not isinstance(reply, Raised):
             break
-        if not isinstance(reply.error, Exception) or isinstance(reply.error, SuspendedError):
+        if not isinstance(reply.error, Exception) or is_unfinished(reply.error):
             return reply.error
         claim.check()  # a lost claim is not a failure of the undo: the next worker continues
         if attempt >= policy.max_attempts:

@@ -22,7 +22,6 @@ from ...errors import (
     HeldError,
     LeaseLostError,
     StepMismatchError,
-    SuspendedError,
 )
 from ..call import Call
 from ..commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
@@ -33,7 +32,7 @@ from ..settling import settle
 from .compensation import undo_all
 from .run_requests import FOREVER, FailRun, StartRun
 from .run_state import RunState, Unwind, parts_of
-from .run_suspension import lost, suspend, wake_callers
+from .run_suspension import is_unfinished, lost, suspend, wake_callers
 
 __all__ = ["RunCall", "deliver_run", "run_of"]
 
@@ -152,9 +151,9 @@ def _settled(
     parts = [] if isinstance(reply, Returned) else list(parts_of(reply.error))
     if state.aborted is not None and all(isinstance(part, Unwind) for part in parts):
         return (yield from undo_all(call, state, reply))
-    inner = [part for part in parts if isinstance(part, SuspendedError)]
+    inner = [part for part in parts if is_unfinished(part)]
     if (inner or state.suspends) and all(
-        isinstance(part, (Unwind, SuspendedError)) for part in parts
+        isinstance(part, Unwind) or is_unfinished(part) for part in parts
     ):
         return (yield from suspend(call, state, inner))
     undoable = bool(state.undos or state.in_doubt) or bool(state.unregistered())

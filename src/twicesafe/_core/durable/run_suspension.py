@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from typing import Final, TypeAlias, TypeGuard
 
 from ... import events as ev
 from ..._values.steps import StepState
 from ...errors import (
     LeaseLostError,
     StepMismatchError,
+    StillInProgressError,
     StoreError,
     StoreUnavailableError,
     SuspendedError,
@@ -22,29 +23,46 @@ from .run_requests import FOREVER, RecordStep, Signal, Suspend
 from .run_state import INNER, OUTER, RunState
 from .step_records import ask_while_claimed, record
 
-__all__ = ["lost", "suspend", "wake_callers"]
+__all__ = ["is_unfinished", "lost", "suspend", "wake_callers"]
 
 INNER_POLL: Final = 30_000
 """Milliseconds after which a run that waits for a suspended inner run looks again, if it was not woken."""
 
+BUSY_POLL: Final = 1_000
+"""The same for an inner run that another worker runs now: that worker does not know who waits for it."""
 
-def suspend(call: Call, state: RunState, inner: list[SuspendedError]) -> Flow[Raised]:
-    """A run that called a suspended one sleeps, too, until the `inner` one has ended."""
+Unfinished: TypeAlias = SuspendedError | StillInProgressError
+"""The error of a call of another durable function that has not ended."""
+
+
+def is_unfinished(error: BaseException) -> TypeGuard[Unfinished]:
+    """The caller waits for that run, which is no failure of the caller."""
+    is_busy = isinstance(error, StillInProgressError) and error._run is not None
+    return is_busy or isinstance(error, SuspendedError)
+
+
+def suspend(call: Call, state: RunState, inner: list[Unfinished]) -> Flow[Raised]:
+    """A run that called an unfinished one sleeps, too, until the `inner` one has ended."""
     state.goes_on = True
     now = state.store_now()
     dues = [due for due in state.suspends.values() if due is not None]
-    answer = inner[0] if inner and not dues else suspended(min(dues, default=None))
+    answer = suspended(min(dues)) if dues else None
     for error in inner:
         dues.append(now + INNER_POLL)
-        if error.resume_at is not None:
-            dues.append(round(error.resume_at.timestamp() * 1000))
+        if isinstance(error, StillInProgressError):
+            dues.append(now + max(BUSY_POLL, round(1000 * (error.retry_after or 0))))
+        else:
+            answer = answer or error
+            if error.resume_at is not None:
+                dues.append(round(error.resume_at.timestamp() * 1000))
         if not (yield from _will_wake(call, state, error)):
             dues.append(now)
+    answer = answer or suspended(min(dues, default=None))
     delay = max(0, min(dues) - now) if dues else FOREVER
     return (yield from _give_back(call, state, delay, tuple(state.waits), answer))
 
 
-def _will_wake(call: Call, state: RunState, error: SuspendedError) -> Flow[bool]:
+def _will_wake(call: Call, state: RunState, error: Unfinished) -> Flow[bool]:
     """Ask the inner run to wake this one at its end; False: it has ended. Once per inner run: if it is
     suspended again after its end, because an operator restarted it, this one looks every `INNER_POLL`."""
     if error._run is None or error._run[0] != call.durable.home:

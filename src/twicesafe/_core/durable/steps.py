@@ -46,9 +46,6 @@ RAISED: Final = b"raised"
 _NO_USE: Final = (SuspendedError, LeaseLostError, UsageError, AtomicityBrokenError)
 """Errors of a step that trying it again at once cannot help."""
 
-_UNKNOWN: Final = (TimeoutError, LeaseLostError)
-"""Errors after which it is unknown whether the step happened. Any other one means that it failed."""
-
 
 def take(state: RunState, call: StepCall) -> Flow[Reply]:
     """Run a step, or return its recorded result."""
@@ -90,11 +87,11 @@ def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Rep
                 reply = yield Invoke(state.step_claim(call.name), run, call.options.timeout)
                 if isinstance(reply, Returned):
                     return (yield from _keep(state, call, reply.value, attempt, began))
-            unknown = marks and isinstance(reply.error, _UNKNOWN)
+            unknown = marks and _is_unknown(reply.error)
             may_retry = _may_retry(reply.error) and not (unknown and call.probe is None)
             if attempt >= call.options.attempts or not may_retry:
                 if unknown:
-                    state.doubt(call, "its outcome is unknown after a time-out")
+                    state.doubt(call, f"it ended with a {type(reply.error).__name__}")
                 elif marks and isinstance(reply.error, Exception):
                     yield from _note_raised(state, call)
                 return reply
@@ -173,6 +170,12 @@ def _note_raised(state: RunState, call: StepCall) -> Flow[None]:
         yield replace(ask_of(state, call, StepState.STARTED), result=RAISED, undo=False)
     except StoreError:
         return  # its outcome stays unknown
+
+
+def _is_unknown(error: BaseException) -> bool:
+    """Whether the step may have happened: it was cut off by a time-out, or cancelled, for example by a
+    `TaskGroup`. Any other error means that it failed."""
+    return isinstance(error, (TimeoutError, LeaseLostError)) or not isinstance(error, Exception)
 
 
 def _may_retry(error: BaseException) -> bool:

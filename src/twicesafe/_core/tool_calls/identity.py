@@ -128,7 +128,13 @@ def key_of_call(
             f"{tool} needs a key with every call, because its rule names no identity; the program "
             "that runs the agent must send one"
         )
-    return Key.from_content(dict(arguments), only=rule.identity, scope=scope)
+    try:
+        return Key.from_content(dict(arguments), only=rule.identity, scope=scope)
+    except MissingKeyError as error:  # for a model, which knows nothing of keys
+        names = ", ".join(rule.identity)
+        raise MissingKeyError(
+            f"the call does not say what it is for; pass a value for {names}"
+        ) from error
 
 
 def _part(what: str, value: str | None) -> str:

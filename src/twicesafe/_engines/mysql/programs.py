@@ -313,7 +313,9 @@ class MysqlPrograms(SqlPrograms):
         except IndexError:
             return _corrupt()
         answer = None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
-        if answer is not None and answer.verdict is not Verdict.WON:
+        if answer is not None and answer.verdict is Verdict.WON:
+            answer.now = now
+        elif answer is not None:
             self._known[ask.id] = None
             if len(self._known) > _KNOWN:
                 self._known.pop(next(iter(self._known)), None)

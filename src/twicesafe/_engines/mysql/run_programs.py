@@ -1,6 +1,6 @@
 """Durable runs on MariaDB and MySQL: a step is one statement, a start is one transaction.
 
-A step is inserted by a statement that reads its record under a shared lock, so a takeover waits for it and
+On MariaDB the start of a new run is two statements in that transaction. A step is inserted by a statement that reads its record under a shared lock, so a takeover waits for it and
 finds the step. Sessions read what is committed when a statement begins, so a start reads the steps after
 its claim has locked the record.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._core.durable.run_requests import RecordStep
-from ..._core.protocol import ClaimRequest
+from ..._core.durable.run_requests import RecordStep, StartRun
+from ..._core.protocol import Claimed, ClaimRequest
 from ...stores._base import Program
 from ..sql.commands import Change
 from ..sql.run_programs import RunPrograms
@@ -24,6 +24,9 @@ __all__ = ["MysqlRuns"]
 
 MIGRATION_TIMEOUT: Final = 10
 """Seconds to wait for another process that creates the tables."""
+
+INSERTED: Final = 1
+"""What the server counts for an upsert that found no row."""
 
 _TIMES: Final = slice(8, 11)
 """The places of a step's times among its values: the server writes them."""
@@ -43,6 +46,13 @@ class MysqlRuns(RunPrograms):
 
     def migrated(self) -> Program[list[str]]:
         return (yield from self._schema.migrate(MIGRATION_TIMEOUT))
+
+    def _started(self, ask: StartRun, answer: Claimed) -> Program[Claimed]:
+        """A new run on MariaDB, whose claim returned the time: without a row it has no steps to read."""
+        if answer.now and (yield from self._keep(ask, answer.now + ask.lease)) == INSERTED:
+            answer.steps = []
+            return answer
+        return (yield from super()._started(ask, answer))
 
     def _claimed(self, ask: ClaimRequest) -> Program[Any]:
         """By the statement that inserts a new record, if it is one; under a lock if it is another case."""

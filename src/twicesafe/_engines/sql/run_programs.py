@@ -99,11 +99,14 @@ class RunPrograms(RunUpkeep):
     # -- claims -------------------------------------------------------------------------------
 
     def start_run(self, ask: StartRun) -> Program[Claimed]:
-        records, id_ = self._records, ask.key.id
         answer = yield from self._claimed(run_lifecycle.claim_of(ask))
         if answer.verdict is not Verdict.WON:
             return answer  # type: ignore[no-any-return]
-        # After the claim, which locks the record: what an earlier owner recorded is here or nowhere.
+        return (yield from self._started(ask, answer))
+
+    def _started(self, ask: StartRun, answer: Claimed) -> Program[Claimed]:
+        """After the claim, which locks the record: what an earlier owner recorded is here or nowhere."""
+        records, id_ = self._records, ask.key.id
         steps = yield from self._steps_of(id_)
         if steps or answer.attempt > ask.max_attempts:
             row, now = yield from records.load(id_)
@@ -117,7 +120,7 @@ class RunPrograms(RunUpkeep):
             now = yield from records.clock()
         yield from self._keep(ask, now + ask.lease)
         answer.steps, answer.now = steps, now
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def _claimed(self, ask: ClaimRequest) -> Program[Any]:
         """The answer to the plain claim of a run; if it is won, its record is locked."""
@@ -145,13 +148,11 @@ class RunPrograms(RunUpkeep):
             yield from self._keep(ask, now)
         return answer
 
-    def _keep(self, ask: StartRun, due_at: int) -> Program[None]:
+    def _keep(self, ask: StartRun, due_at: int) -> Program[int]:
         function = ask.function.encode()
         whole = ask.key.id
-        yield Change(
-            self._save_run,
-            (whole[:ID_BYTES], whole, due_at, int(ask.completes), function, ask.arguments),
-        )
+        values = whole[:ID_BYTES], whole, due_at, int(ask.completes), function, ask.arguments
+        return (yield Change(self._save_run, values))  # type: ignore[no-any-return]
 
     # -- steps --------------------------------------------------------------------------------
 
