@@ -788,6 +788,42 @@ async def test_a_handler_that_is_cancelled_from_inside_has_failed(
     assert "was cancelled" in dead[0]
 
 
+def test_a_cancellation_inside_a_blocking_handler_is_its_failure_too(setting: Setting) -> None:
+    """For example, of what it runs by `asyncio.run`."""
+
+    def handle(message: Message) -> None:
+        if message.id == "bad":
+            asyncio.run(_await_cancelled())
+
+    for id_ in ("bad", "good"):
+        setting.send(id=id_)
+    report = setting.drain(handle, policy=QUICK.replace(max_attempts=2))
+    assert (report.ran, report.retried, report.dead) == (1, 1, 1)
+
+
+async def test_a_dead_letter_function_that_is_cancelled_from_inside_is_called_again() -> None:
+    called: list[str | None] = []
+
+    async def refuse(message: Message) -> None:
+        raise DeadLetter("no address")
+
+    async def dead_letter(message: Message, error: Exception) -> None:
+        called.append(message.id)
+        if len(called) == 1:
+            await _await_cancelled()
+
+    broker = MemoryBroker()
+    broker.send("orders", b"{}", id="bad")
+    async with (
+        AsyncReceiver.open("memory://") as receiver,
+        AsyncConsumer(
+            broker.source("orders"), receiver=receiver, policy=QUICK, dead_letter=dead_letter
+        ) as consumer,
+    ):
+        report = await consumer.drain(refuse, idle=0.05)
+    assert (called, report.dead) == (["bad", "bad"], 1)
+
+
 async def test_a_handler_that_has_ended_is_done_although_it_cancelled_itself() -> None:
     broker = MemoryBroker()
     broker.send("orders", b"{}", id="odd")

@@ -102,6 +102,31 @@ def test_only_failed_messages_are_delivered_again(handler: Any, ran: list[str]) 
     assert sorted(ran) == ["a", "b", "b", "c"]
 
 
+def test_a_message_without_a_usable_key_goes_to_the_dead_letters(
+    receiver: Receiver, ran: list[str]
+) -> None:
+    """Delivered again, it would have none again."""
+    dead: list[tuple[str, str]] = []
+
+    def key(message: Message) -> str:
+        if message.position == "b":
+            raise UsageError("no key can be made")
+        return message.position
+
+    @batch_handler(
+        receiver,
+        scope=("test",),
+        key=key,
+        dead_letter=lambda message, error: dead.append((message.position, str(error))),
+    )
+    def handle(message: Message) -> None:
+        ran.append(message.position)
+
+    event = {"Records": [sqs("a"), sqs("b"), sqs("c")]}
+    assert handle(event, Context()) == NONE_FAILED
+    assert (ran, dead) == (["a", "c"], [("b", "no key can be made")])
+
+
 @pytest.mark.parametrize("limit", [None, 60])
 def test_what_is_claimed_with_others_starts_only_while_there_is_time(
     receiver: Receiver, limit: float | None

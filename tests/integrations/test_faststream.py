@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from faststream import Response
-from faststream.exceptions import AckMessage, NackMessage, RejectMessage
-from faststream.redis import RedisBroker, StreamSub, TestRedisBroker
+from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage
+from faststream.redis import ListSub, RedisBroker, StreamSub, TestRedisBroker
 
-from twicesafe import AsyncReceiver, Backoff, Key, Policy
+from twicesafe import AsyncReceiver, Backoff, Key, Policy, State
 from twicesafe.consumers import DeadLetter
 from twicesafe.errors import ConfigurationError, FingerprintMismatchError, MissingKeyError
 from twicesafe.integrations.faststream import IdempotentMessages, message_key
@@ -115,6 +115,99 @@ async def test_verdicts_are_nack_and_reject(receiver: AsyncReceiver) -> None:
                 await broker.publish(order, "orders", headers=headers)
     assert seen == ["a"]
     assert [type(letter) for letter in letters[2:]] == [FingerprintMismatchError, MissingKeyError]
+
+
+@pytest.mark.parametrize("raised", [AckMessage, RejectMessage, NackMessage, SkipMessage])
+async def test_a_subscriber_decides_as_without_the_middleware(
+    receiver: AsyncReceiver, raised: type[Exception]
+) -> None:
+    ran: list[str] = []
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver)])
+
+    @broker.subscriber("orders")
+    async def charge(order: str) -> None:
+        ran.append(order)
+        raise raised
+
+    async with TestRedisBroker(broker):
+        for _ in range(2):
+            with pytest.raises((raised, RejectMessage)):
+                await broker.publish("a", "orders", headers=KEYED)
+    again = raised in (NackMessage, SkipMessage)
+    assert ran == (["a", "a"] if again else ["a"])
+    record = await receiver.record(Key("o-1", scope=("Charge", "orders")))
+    assert record is not None
+    assert (record.state is State.COMPLETED) == (raised is AckMessage)
+
+
+async def test_a_repeat_of_an_acknowledged_message_publishes_nothing(
+    receiver: AsyncReceiver,
+) -> None:
+    published: list[Any] = []
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver)])
+
+    @broker.subscriber("orders")
+    @broker.publisher("receipts")
+    async def charge(order: str) -> str:
+        raise AckMessage
+
+    @broker.subscriber("receipts")
+    async def read(receipt: Any) -> None:
+        published.append(receipt)
+
+    async with TestRedisBroker(broker):
+        for _ in range(2):
+            with pytest.raises(AckMessage):
+                await broker.publish("a", "orders", headers=KEYED)
+    assert published == []
+
+
+async def test_answers_to_requests_pass(receiver: AsyncReceiver) -> None:
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver)])
+
+    @broker.subscriber("orders")
+    async def charge(order: str) -> str:
+        return f"charged {order}"
+
+    async with TestRedisBroker(broker):
+        for _ in range(2):
+            answer = await broker.request("a", "orders", headers=KEYED)
+            assert await answer.decode() == "charged a"
+
+
+async def test_a_batch_has_no_key_and_does_not_run(
+    receiver: AsyncReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the key of its first message, the others would be taken for repeats, or be lost with it."""
+    monkeypatch.setattr("twicesafe.integrations.faststream.LONGEST_PAUSE", 0)
+    ran: list[Any] = []
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver)])
+
+    @broker.subscriber(list=ListSub("orders", batch=True))
+    async def charge(orders: list[str]) -> None:
+        ran.extend(orders)
+
+    async with TestRedisBroker(broker):
+        with pytest.raises(NackMessage):
+            await broker.publish_batch("a", "b", list="orders")
+    assert ran == []
+    assert "Charge subscribes to batches" in caplog.text
+
+
+async def test_a_key_of_ones_own_is_good_for_a_batch(receiver: AsyncReceiver) -> None:
+    ran: list[Any] = []
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver, key=lambda message: "b-1")])
+
+    @broker.subscriber(list=ListSub("orders", batch=True))
+    async def charge(orders: list[str]) -> None:
+        ran.extend(orders)
+
+    async with TestRedisBroker(broker):
+        for _ in range(2):
+            await broker.publish_batch("a", "b", list="orders")
+    assert ran == ["a", "b"]
 
 
 async def test_of_a_response_object_nothing_is_kept(receiver: AsyncReceiver) -> None:

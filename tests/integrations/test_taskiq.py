@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from taskiq import Context, InMemoryBroker, SimpleRetryMiddleware, TaskiqDepends
 
 from twicesafe import AsyncReceiver, Key, Policy, current_claim
 from twicesafe.consumers import DeadLetter, Retry
-from twicesafe.errors import ConfigurationError, ParkedError
+from twicesafe.errors import ConfigurationError, ParkedError, UsageError
 from twicesafe.integrations.taskiq import idempotent_task
 
 DEPENDS: Any = TaskiqDepends()
@@ -141,6 +141,47 @@ async def test_a_key_of_the_arguments(broker: InMemoryBroker, receiver: AsyncRec
     await sent(ship, "t-1", "o-1")
     await sent(ship, "t-2", "o-1")
     assert ran == ["o-1"]
+
+
+class Session:
+    """Of no use after its delivery."""
+
+
+async def test_dependencies_are_no_part_of_what_was_sent(
+    broker: InMemoryBroker, receiver: AsyncReceiver
+) -> None:
+    """Each delivery has new ones. They are not compared, and the key is not made of them."""
+    ran: list[str] = []
+    depends: Any = TaskiqDepends(Session)
+
+    @broker.task
+    @idempotent_task(receiver.options(fingerprint=True), key=lambda order, **_: order)
+    async def ship(
+        order: str, plain: Annotated[Session, TaskiqDepends()], *, other: Session = depends
+    ) -> bool:
+        ran.append(order)
+        return isinstance(plain, Session) and isinstance(other, Session)
+
+    @broker.task
+    @idempotent_task(receiver.options(fingerprint=True), key=lambda order: order)
+    async def pack(order: str, cents: int = 1, session: Session = depends) -> bool:
+        ran.append(order)
+        return isinstance(session, Session)
+
+    for id_ in ("t-1", "t-2"):
+        assert (await sent(ship, id_, "o-1")).return_value is True
+        assert (await sent(pack, id_, "o-2")).return_value is True
+    assert ran == ["o-1", "o-2"]
+
+
+async def test_arguments_that_cannot_be_compared_fail_and_are_not_requeued(
+    broker: InMemoryBroker, receiver: AsyncReceiver
+) -> None:
+    @broker.task
+    @idempotent_task(receiver.options(fingerprint=lambda _: object()))
+    async def ship(order: str) -> None: ...
+
+    assert isinstance((await sent(ship, "t", "o-1")).error, UsageError)
 
 
 async def test_a_call_as_a_function_is_only_that(

@@ -16,6 +16,7 @@ from twicesafe import (
     MessageHandler,
     ParkedError,
     State,
+    UsageError,
 )
 from twicesafe import events as ev
 from twicesafe._core.protocol import Ack, Read, Rewrite
@@ -97,7 +98,16 @@ def test_a_message_that_can_never_be_handled_is_a_dead_letter(
         bench.call(handler, message)
     assert type(caught.value).__name__ == error
     assert handler.letters == [(message, error)]
+    verdict = bench.call(handler.deliver, message)
+    assert (verdict.action, type(verdict.error).__name__) == ("dead_letter", error)
     assert handler.handled == []
+
+
+def test_a_closed_receiver_says_nothing_about_the_message(bench: Bench) -> None:
+    handler = payments(bench)
+    bench.call(bench.receiver.close)
+    verdict = bench.call(handler.deliver, {"id": "1"})
+    assert (verdict.action, type(verdict.error)) == ("retry", UsageError)
 
 
 def test_parked_messages_are_dead_letters_and_ordinary_failures_are_not(bench: Bench) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +24,6 @@ from .._core.consuming.state import Report
 from .._core.handler_kind import expect_done
 from .._runtime.adapting import for_event_loop, for_threads
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
-from .._runtime.invocation import time_limit
 from .._values.records import State
 from .._values.settings import Duration, seconds
 from ..errors import BrokerUnavailableError, ParkedError
@@ -34,6 +32,7 @@ from ..inbox._consumer_delivery import deliver, deliver_async, look_up, look_up_
 from ..receiver import AsyncReceiver, Receiver
 from ._base import ConsumerBase
 from ._calls import parking, parking_async
+from ._cancellations import contained, contained_async
 from ._dead_letters import is_refused
 from ._signals import heeding
 
@@ -91,7 +90,7 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
                 self._warn(self.check())
             except BrokerUnavailableError as error:
                 self._begins_without(error, idle)
-            state = self._state(handler, profile, idle)
+            state = self._state(contained(handler), profile, idle)
             self._runner = runner = ConsumerRunner(
                 state, self._adapted, self._claims._runtime, self._parked_lanes
             )
@@ -124,7 +123,7 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
             if refusal is not None:
                 raise refusal
 
-        return publish
+        return contained(publish)
 
     def _parked_lanes(self) -> list[str]:
         receiver = self._lane_receiver
@@ -183,8 +182,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
                 self._warn(await self.check())
             except BrokerUnavailableError as error:
                 self._begins_without(error, idle)
-            contained = _contained(handler, lambda: self._runner.ended)
-            state = self._state(contained, profile, idle)
+            state = self._state(contained_async(handler, self._has_ended), profile, idle)
             self._dead_turn = asyncio.Semaphore(self._publishers_at_once)
             self._runner = runner = AsyncConsumerRunner(
                 state, self._adapted, self._claims._runtime, self._parked_lanes
@@ -220,44 +218,12 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
             if refusal is not None:
                 raise refusal
 
-        return publish
+        return contained_async(publish, self._has_ended)
+
+    def _has_ended(self) -> bool:
+        return bool(self._runner.ended)
 
     async def _parked_lanes(self) -> list[str]:
         receiver = self._lane_receiver
         found = receiver.records(state=State.PARKED, scope=receiver.key("-").scope)
         return [record.key.value async for record in found if record.key is not None]
-
-
-def _contained(
-    handler: Callable[..., Awaitable[Any]], is_ending: Callable[[], bool]
-) -> Callable[..., Awaitable[Any]]:
-    """Turn a cancellation that comes from inside the handler into its failure: it awaited something that
-    was cancelled, or cancelled its own task. The consumer continues."""
-
-    @functools.wraps(handler)
-    async def handle(*given: Any) -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            result = await handler(*given)
-        except asyncio.CancelledError as error:
-            if is_ending():
-                raise
-            limit = time_limit.get()
-            if limit is not None and limit.expired():
-                _uncancel(task, but=1)  # the time-out takes back its own, and raises TimeoutError
-                raise
-            _uncancel(task)
-            raise RuntimeError("the handler, or what it awaited, was cancelled") from error
-        if task.cancelling() and not is_ending():  # it cancelled itself, and had nothing to await
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)
-            _uncancel(task)
-        return result
-
-    return handle
-
-
-def _uncancel(task: asyncio.Task[Any], but: int = 0) -> None:
-    while task.cancelling() > but:
-        task.uncancel()

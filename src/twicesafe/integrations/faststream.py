@@ -13,24 +13,29 @@ become what FastStream does:
     ack            the recorded result is returned, and published by ``@broker.publisher``
     retry          `NackMessage`, after a pause of the back-off, at most 2 seconds
     dead_letter    ``dead_letter=`` takes it, then `AckMessage`; without it `RejectMessage`
+
+What a subscriber raises to decide itself means the same here: with `AckMessage` the work is done, with
+`RejectMessage` it is a dead letter, and `NackMessage`, `SkipMessage` or `StopConsume` end a failed attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from .._core.consuming.message import Message, key_of
-from .._core.consuming.recovery import Recover, default_recovery
+from .._core.consuming.recovery import DeadLetter, Recover, Retry, default_recovery
 from .._core.consuming.verdicts import is_counted
 from .._values.drivers import driver
 from .._values.keys import KeyLike
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
 from ..receiver._queue_delivery import (
+    LONGEST_PAUSE,
     delivery,
     pause_of,
     policy_for_redelivery,
@@ -40,13 +45,21 @@ from ..receiver._queue_delivery import (
 
 with driver("faststream"):
     from faststream import BaseMiddleware, StreamMessage
-    from faststream.exceptions import AckMessage, NackMessage, RejectMessage
+    from faststream.exceptions import (
+        AckMessage,
+        IgnoredException,
+        NackMessage,
+        RejectMessage,
+    )
 
 __all__ = ["IdempotentMessages"]
 
 DeadLetters: TypeAlias = Callable[[StreamMessage[Any], Exception], object]
 
 _log = logging.getLogger("twicesafe")
+
+ACKED: Final = "the subscriber raised AckMessage"
+"""The recorded result of such a delivery: a repeat raises it, too, and publishes nothing."""
 
 
 class IdempotentMessages:
@@ -67,7 +80,7 @@ class IdempotentMessages:
         policy = policy_for_redelivery(receiver.policy, "messages")
         self.receiver = receiver.options(policy=policy, fingerprint=lambda message: message.body)
         self.key = key or message_key
-        self.recover = recover or default_recovery
+        self.recover = functools.partial(_decided, recover or default_recovery)
         self.dead_letter = dead_letter
 
     def __call__(self, msg: Any, /, *, context: Any) -> BaseMiddleware[Any, Any]:
@@ -84,18 +97,33 @@ class _Delivery(BaseMiddleware[Any, Any]):
     async def consume_scope(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
     ) -> Any:
-        settings = self.settings
-        subscriber = self.context.get_local("handler_").calls.name or "subscriber"
+        settings, handler = self.settings, self.context.get_local("handler_")
+        if handler is None:
+            return await call_next(msg)  # the answer to a request of this process
+        subscriber = handler.calls.name or "subscriber"
+        if settings.key is message_key and _is_batch(msg):
+            _log.error(
+                "%s subscribes to batches, which have no id of their own, so it does not run; remove "
+                "batch=True, or pass key= to IdempotentMessages",
+                subscriber,
+            )
+            await asyncio.sleep(LONGEST_PAUSE)
+            raise NackMessage
         place = _place(msg.raw_message)
         scope = (*settings.receiver.scope, subscriber, *([place] if place else []))
         owner = settings.receiver.options(scope=scope)
 
         def make() -> Any:
-            return delivery(owner, settings.key(msg), settings.recover, msg, call_next, (msg,))
+            run = functools.partial(_until_acked, call_next, msg)
+            key = settings.key(msg)
+            return delivery(owner, key, settings.recover, msg, call_next, (msg,), run=run)
 
         verdict = await verdict_on_async(owner, make)
         if verdict.action == "ack":
-            return result_of(verdict)
+            result = result_of(verdict)
+            if result == ACKED:
+                raise AckMessage
+            return result
         assert verdict.error is not None
         if is_counted(verdict) or verdict.action == "dead_letter":
             _log.error("%s failed: %s", subscriber, verdict.error, exc_info=verdict.error)
@@ -105,7 +133,26 @@ class _Delivery(BaseMiddleware[Any, Any]):
             if await _was_sent(settings.dead_letter, msg, verdict.error):
                 raise AckMessage
         await asyncio.sleep(pause_of(verdict))
-        raise NackMessage
+        cause = verdict.error.__cause__
+        raise cause if isinstance(cause, IgnoredException) else NackMessage
+
+
+async def _until_acked(call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
+    try:
+        return await call_next(msg)
+    except AckMessage:
+        return ACKED
+
+
+def _decided(recover: Recover, msg: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
+    """The subscriber's own decision, if it raised one of FastStream's exceptions for this."""
+    if isinstance(error, RejectMessage):
+        return DeadLetter("the subscriber rejected this message")
+    return Retry() if isinstance(error, IgnoredException) else recover(msg, error, attempt)
+
+
+def _is_batch(msg: StreamMessage[Any]) -> bool:
+    return bool(msg.batch_headers) or isinstance(msg.raw_message, (list, tuple))
 
 
 async def _was_sent(dead_letter: DeadLetters, msg: StreamMessage[Any], error: Exception) -> bool:

@@ -22,15 +22,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from .._core.consuming.recovery import decide
 from .._core.consuming.verdicts import Verdict
-from .._core.handler_profile import profile_of
 from .._values.drivers import driver
 from .._values.keys import Key, KeyLike
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
 from ..receiver._queue_delivery import (
     attempt_error,
+    delivery,
     pause_of,
     policy_for_redelivery,
     queue_decides,
@@ -81,9 +80,7 @@ def idempotent_job(receiver: Receiver, *, key: Callable[..., KeyLike] | None = N
                 args, kwargs = tuple(self.args), dict(self.kwargs)
                 given = Key(self.id) if key is None else key(*args, **kwargs)
                 owner = home.options(scope=(*home.scope, str(self.func_name)))
-                call = owner._call(owner.key(given), run, profile_of(self.func), args, kwargs)
-                call.decide = decide(queue_decides, self, owner._resolved)
-                return call
+                return delivery(owner, given, queue_decides, self, self.func, args, kwargs, run)
 
             return _act(self, verdict_on(home, make))
 

@@ -39,6 +39,7 @@ from ..receiver._queue_delivery import (
 
 with driver("taskiq"):
     from taskiq import Context, TaskiqDepends
+    from taskiq_dependencies import DependencyGraph
 
 __all__ = ["idempotent_task"]
 
@@ -53,7 +54,8 @@ def idempotent_task(
 ) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Awaitable[T]]]:
     """Let an async task run once per task id, or per what ``key`` makes of its arguments.
 
-    The arguments are compared if the receiver has ``fingerprint=True``.
+    The arguments are compared if the receiver has ``fingerprint=True``. ``key`` and this comparison get
+    the arguments that were sent, without Taskiq's dependencies.
     """
     check_receiver(receiver, AsyncReceiver, "idempotent_task")
     policy_for_redelivery(receiver.policy, "task queues")
@@ -65,6 +67,8 @@ def idempotent_task(
                 f"{function!r}; call blocking work by asyncio.to_thread"
             )
 
+        bare = _without_dependencies(function)
+
         @functools.wraps(function)
         async def run(*args: Any, **kwargs: Any) -> Any:
             context = kwargs.pop(CONTEXT, None)
@@ -73,9 +77,12 @@ def idempotent_task(
             message = context.message
             owner = receiver.options(scope=(*receiver.scope, message.task_name))
 
+            sent = {name: value for name, value in kwargs.items() if name in message.kwargs}
+
             def make() -> Any:
-                given = Key(message.task_id) if key is None else key(*args, **kwargs)
-                return delivery(owner, given, queue_decides, message, function, args, kwargs)
+                given = Key(message.task_id) if key is None else key(*args, **sent)
+                work = functools.partial(function, *args, **kwargs)
+                return delivery(owner, given, queue_decides, message, bare, args, sent, work)
 
             verdict = await verdict_on_async(owner, make)
             if verdict.action == "ack":
@@ -90,6 +97,24 @@ def idempotent_task(
         return wrapped
 
     return decorate
+
+
+def _without_dependencies(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands for the function where its arguments are compared. Dependencies are no part of the message:
+    Taskiq makes new ones for every delivery."""
+
+    @functools.wraps(function)
+    def bare(*args: Any, **kwargs: Any) -> None: ...
+
+    dependencies = {
+        one.param_name
+        for one in DependencyGraph(function).ordered_deps
+        if one.parent is not None and one.parent.dependency is function
+    }
+    plain = inspect.signature(function)
+    sent = [one for one in plain.parameters.values() if one.name not in dependencies]
+    bare.__signature__ = plain.replace(parameters=sent)  # type: ignore[attr-defined]
+    return bare
 
 
 def _with_context(run: Any, function: Callable[..., Any]) -> Any:

@@ -65,10 +65,14 @@ def delivery(
     function: Callable[..., Any],
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
+    run: Callable[[], Any] | None = None,
 ) -> Call:
-    """The call of ``function(*args, **kwargs)`` under this key; ``recover`` gets the message."""
+    """The call of ``function(*args, **kwargs)`` under this key; ``recover`` gets the message.
+
+    ``run``: what to run instead, if the queue has its own way to call the function.
+    """
     given = kwargs or {}
-    run = functools.partial(function, *args, **given)
+    run = run or functools.partial(function, *args, **given)
     call = receiver._call(receiver._delivered_key(key), run, profile_of(function), args, given)
     call.decide = decide(recover, message, receiver._resolved)
     return call
@@ -102,6 +106,9 @@ def verdict_on(receiver: Receiver, make: Callable[[], Call]) -> Verdict[Any]:
     """Deliver the call that `make` returns; an error of `make` is a verdict, too."""
     try:
         call = make()
+    except Exception as error:
+        return _unusable(error)
+    try:
         return verdict_of(receiver._known(call) or value_or_raise(receiver._runtime.run(call)))
     except Exception as error:
         return verdict_of(error)
@@ -111,6 +118,9 @@ async def verdict_on_async(receiver: AsyncReceiver, make: Callable[[], Call]) ->
     """Async version of `verdict_on`."""
     try:
         call = make()
+    except Exception as error:
+        return _unusable(error)
+    try:
         known = receiver._known(call)
         return verdict_of(known or value_or_raise(await receiver._runtime.run(call)))
     except Exception as error:
@@ -130,7 +140,17 @@ def verdicts_on(
     """One verdict per message, in order; claimed and recorded together, as by `process_many`."""
     calls, bad = calls_of(receiver, messages, handler, key, profile, recover)
     answers = receiver._runtime.run(deliver_many(calls, concurrency)) if calls else []
-    return [_verdict(one) for one in merged(len(messages), calls, answers, bad)]
+    outcomes = merged(len(messages), calls, answers, bad)
+    return [
+        _unusable(bad[index].error) if index in bad else _verdict(one)
+        for index, one in enumerate(outcomes)
+    ]
+
+
+def _unusable(error: BaseException) -> Verdict[Any]:
+    """The message has no usable key, or its content cannot be compared: no redelivery can help."""
+    assert isinstance(error, Exception)
+    return Verdict("dead_letter", error=error)
 
 
 def _verdict(one: Outcome[Any] | Failure) -> Verdict[Any]:
