@@ -168,7 +168,7 @@ LIMITS: dict[str, str] = {
     "D5": "`WWW-Authenticate` would be kept (R2), but a 401 is not stored",
     "D11": "limits on keys per principal and on slow uploads belong in a rate limiter and the server",
     "E6": "Granian does not tell an HTTP/2 upload without Content-Length that was reset with NO_ERROR from a whole one",
-    "E7": "a response without a length ends with its connection; without TLS nobody can tell a cut from that end",
+    "E7": "a response without a length ends with its connection; without TLS, a cut looks the same as that end",
     "F12": "there is one scheme so far",
     "O1": "a key is not remembered longer than its response",
     "O3": "a release has no separate event",

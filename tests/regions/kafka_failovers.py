@@ -33,7 +33,7 @@ TOPICS = 20
 """That are made together: MirrorMaker starts again for every topic that it finds."""
 MINUTE = 60.0
 """For the messages of the first cluster: how many it handles is up to chance anyway."""
-PATIENCE = 900.0
+LONGEST_WAIT = 900.0
 """Seconds: how fast the machine is says nothing about the rule."""
 
 
@@ -56,7 +56,7 @@ class Failover:
             return len(self._first.ran) >= enough or time.monotonic() > late
 
         with Consumer.open(url_of(self.here)) as consumer:
-            handle_all(consumer, self._first, is_enough, PATIENCE)
+            handle_all(consumer, self._first, is_enough, LONGEST_WAIT)
 
     def run(self) -> dict[str, int]:
         here, first = self.here, self._first
@@ -71,11 +71,11 @@ class Failover:
             time.sleep(0.2)
             return sum(there.committed().values()) >= MESSAGES
 
-        until(is_mirrored, PATIENCE)
+        until(is_mirrored, LONGEST_WAIT)
         self._handle_in_first(range(MESSAGES // 2, MESSAGES))
         known = {_message_of(entry) for entry in read_topic(self._us, log_of(here))}
         with Consumer.open(url_of(there)) as consumer:
-            report = handle_all(consumer, second, is_settled, PATIENCE)
+            report = handle_all(consumer, second, is_settled, LONGEST_WAIT)
         here.close()
         there.close()
         wrong = known & set(second.ran)
