@@ -61,7 +61,13 @@ def visit() -> None:
         answer = client.get(f"/admin/twicesafe/{page}")
         text = answer.content.decode()
         rows = text.count('class="field-attempt') + text.count('class="field-slot')
-        print(page.replace(one, "one"), answer.status_code, rows, "completed" in text, "secret" in text)
+        print(
+            page.replace(one, "one"),
+            answer.status_code,
+            rows,
+            "completed" in text,
+            "secret" in text,
+        )
     for page in ("record/add/", "outboxmessage/add/", "outboxmessage/1/delete/"):
         print(page, client.post(f"/admin/twicesafe/{page}", {}).status_code)
     inbox.close()
