@@ -16,6 +16,7 @@ concurrent_processes
 commits       workers killed in a transaction (C3), relays killed (C13)
 lane_order    the order of an outbox's keys under refusals, operators and a backlog (C13)
 mixed         receivers and inboxes on the same keys, while others sweep (C9)
+agent_kills   agents on the real SDKs, killed by the hundred (C3)
 durable_kills
               workers of durable runs, killed by the hundred (C3); durable_worker: such a worker
 histories     concurrent clients, recorded (C10); linearity: the judge
@@ -33,6 +34,7 @@ rolling       two versions on one database (C16); roller: a worker of either
 
 from . import (  # noqa: F401
     adapters,
+    agent_kills,
     clocks,
     commits,
     concurrent_processes,
