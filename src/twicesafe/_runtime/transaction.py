@@ -9,7 +9,7 @@ release: if the caller dies, the database rolls back.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from .. import _transactions as transactions
@@ -21,7 +21,6 @@ from .._transactions import AsyncTransaction, Transaction
 from .._values.clocks import WorkerClock, since_boot
 from .._values.closed import closed, require_open
 from ..errors import SchemaVersionError, StoreUnavailableError, UsageError
-from ..stores._base import Program
 from .deferred_writes import DeferredWrites
 from .invocation import invoke, invoke_async
 
@@ -104,7 +103,7 @@ class _Shared:
             )
 
 
-def _writing(programs: Any, deferred: DeferredWrite) -> Program[None]:
+def _writing(programs: Any, deferred: DeferredWrite) -> Generator[Any, Any, None]:
     yield from programs.write_deferred(deferred)
     deferred.written = True  # while this transaction still holds the key
 
