@@ -788,6 +788,13 @@ async def test_a_handler_that_is_cancelled_from_inside_has_failed(
     assert "was cancelled" in dead[0]
 
 
+def test_a_closed_consumer_is_refused(setting: Setting) -> None:
+    consumer = setting.consumer()
+    consumer.close()
+    with pytest.raises(UsageError, match="this consumer is closed"):
+        consumer.drain(print)
+
+
 def test_a_cancellation_inside_a_blocking_handler_is_its_failure_too(setting: Setting) -> None:
     """For example, of what it runs by `asyncio.run`."""
 

@@ -19,9 +19,11 @@ from twicesafe._core.inbox_flow import DeferredWrite
 from twicesafe._core.protocol import Claimed, ClaimRequest, Fail, Read, Verdict
 from twicesafe._engines.redis.wakeups import Waiter, WakeupListener
 from twicesafe._forking import RenewedLock, in_child
+from twicesafe._runtime.adapting import for_threads
 from twicesafe._runtime.deferred_writes import DeferredWrites
 from twicesafe._runtime.replay_cache import ReplayCache
 from twicesafe.client._budget import Budget
+from twicesafe.errors import UsageError
 from twicesafe.outbox.publishers.webhook import WebhookPublisher
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -209,3 +211,41 @@ def test_what_is_gone_is_not_made_anew():
     assert forked(int) == 3
     del kept
     assert forked(int) == 0
+
+
+class AsyncThing:
+    """As sources and publishers of async drivers are."""
+
+    async def fetch(self) -> int:
+        return os.getpid()
+
+    async def close(self) -> None: ...
+
+
+def test_a_connection_that_was_not_used_before_the_fork_is_the_childs() -> None:
+    """A consumer or a relay is often opened at import, and run in children."""
+    adapted = for_threads(AsyncThing(), "fetch")
+
+    def use() -> None:
+        assert adapted.fetch() == os.getpid()
+        adapted.close()
+
+    assert forked(use) == 0
+    assert adapted.fetch() == os.getpid()
+    adapted.close()
+
+
+def test_a_connection_that_was_used_before_the_fork_is_refused() -> None:
+    adapted = for_threads(AsyncThing(), "fetch")
+    adapted.fetch()
+
+    def use() -> None:
+        with pytest.raises(UsageError, match="forked"):
+            adapted.fetch()
+        adapted.close()
+
+    assert forked(use) == 0
+    adapted.close()
+    adapted.close()
+    with pytest.raises(UsageError, match="closed"):
+        adapted.fetch()

@@ -13,6 +13,10 @@ import inspect
 import threading
 from typing import Any
 
+from .. import _forking
+from .._forking import RenewedLock
+from ..errors import UsageError
+
 __all__ = ["for_event_loop", "for_threads"]
 
 
@@ -27,15 +31,16 @@ def for_event_loop(thing: Any, method: str) -> Any:
 
 
 class _OnOwnLoop:
-    """An async object on an event loop in its own thread."""
+    """An async object on an event loop in its own thread, which the first call starts."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="twicesafe-broker-loop", daemon=True
-        )
-        self._thread.start()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+        """The process that the thread runs in; 0: there is none yet."""
+        self._is_closed = False
+        self._lock = RenewedLock()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._thing, name)
@@ -44,20 +49,42 @@ class _OnOwnLoop:
 
         @functools.wraps(found)
         def call(*args: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(found(*args), self._loop).result()
+            loop = self._running()
+            return asyncio.run_coroutine_threadsafe(found(*args), loop).result()
 
         self.__dict__[name] = call
         return call
 
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock.now:
+            if self._is_closed:
+                raise UsageError("its connection to the broker is closed; open a new one")
+            if not self._pid:
+                self._pid, self._loop = _forking.pid, asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="twicesafe-broker-loop", daemon=True
+                )
+                self._thread.start()
+            elif self._pid != _forking.pid:
+                raise UsageError(
+                    "this process was forked after the connection to the broker was used, so it is "
+                    "the parent's; open a new one in this process"
+                )
+            assert self._loop is not None
+            return self._loop
+
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
+        with self._lock.now:
+            was_closed, self._is_closed = self._is_closed, True
+            loop, thread = self._loop, self._thread
+        if was_closed or loop is None or thread is None or self._pid != _forking.pid:
+            return  # there is nothing to close, or it is the parent's
         try:
-            asyncio.run_coroutine_threadsafe(self._thing.close(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._thing.close(), loop).result()
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
 
 class _InThreads:

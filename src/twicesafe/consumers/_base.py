@@ -138,7 +138,7 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
             self._publisher, self._dead_topic = destination(dead_letter)
         self._adapt()
         self._runner: Any = None
-        self._starting = False
+        self._starting = self._is_closed = False
         self._stop_early = False
         """`stop` was called before there was anything to stop."""
 
@@ -252,6 +252,8 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
     @contextlib.contextmanager
     def _begins(self) -> Iterator[None]:
         """Until there is a runner. A `stop` that comes meanwhile is meant for it."""
+        if self._is_closed:
+            raise UsageError("this consumer is closed; open a new one")
         if self._starting or (self._runner is not None and not self._runner.ended):
             raise UsageError("this consumer is already running")
         self._starting = True

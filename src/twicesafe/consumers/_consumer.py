@@ -56,7 +56,7 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
     def run(self, handler: Callable[..., Any]) -> Report:
         """Handle messages until `stop`, SIGTERM or SIGINT: finish, record, acknowledge, leave.
 
-        A second signal does not wait. Signals are heeded in the main thread only.
+        The same signal a second time does not wait. Signals are heeded in the main thread only.
         """
         return self._run(handler, None)
 
@@ -71,6 +71,7 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
     def close(self) -> None:
         """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
         self.stop()
+        self._is_closed = True
         self._adapted.close()
         if self._dead is not None:
             self._dead.close()
@@ -147,7 +148,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
     async def run(self, handler: Callable[..., Awaitable[Any]]) -> Report:
         """Handle messages until `stop`, SIGTERM or SIGINT: finish, record, acknowledge, leave.
 
-        A second signal does not wait. A cancellation drops what runs, as a crash would.
+        The same signal a second time does not wait. A cancellation drops what runs, as a crash would.
         """
         return await self._run(handler, None)
 
@@ -163,6 +164,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
     async def close(self) -> None:
         """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
         self.stop()
+        self._is_closed = True
         await self._adapted.close()
         if self._dead is not None:
             await self._dead.close()

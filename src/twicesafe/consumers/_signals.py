@@ -1,7 +1,8 @@
 """SIGTERM and SIGINT: the consumers that run in the main thread stop in order, all of them.
 
-Several may run there, as tasks of one event loop. The first signal stops them all; a second one acts as
-it did before they ran. The old handlers are back when the last consumer has ended.
+Several may run there, as tasks of one event loop. The first signal stops them all. The same signal again acts
+as it did before they ran; the other one does not, because supervisors send SIGTERM after a terminal's SIGINT.
+The old handlers are back when the last consumer has ended.
 """
 
 from __future__ import annotations
