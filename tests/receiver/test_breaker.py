@@ -27,7 +27,7 @@ ALL = ("claim", "complete", "fail", "renew", "abandon", "read", "survey")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim gives up at once: how long it asks again is tested elsewhere."""
-    monkeypatch.setattr("twicesafe._core.delivery.CLAIM_PATIENCE", 0.0)
+    monkeypatch.setattr("twicesafe._core.delivery.CLAIM_RETRIES", 0.0)
 
 
 def fallback(bench: Bench) -> Any:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-START_PATIENCE = 120.0  # RabbitMQ takes ten seconds, and a minute on a busy machine
+START_TIMEOUT = 120.0  # RabbitMQ takes ten seconds, and a minute on a busy machine
 
 
 class NoServerError(Exception):
@@ -81,7 +81,7 @@ class Server:
         self._await_answer()
 
     def _await_answer(self) -> None:
-        until = time.monotonic() + START_PATIENCE
+        until = time.monotonic() + START_TIMEOUT
         why: Any = "no answer"
         while time.monotonic() < until:
             if not self.running:

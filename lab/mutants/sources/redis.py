@@ -325,8 +325,8 @@ break_source(
 break_source(
     "connecting is the claim's time",
     bug="an async store connects inside the window of its first claim",
-    file="_runtime/event_loop.py",
-    old="                    await self.store.ready()\n",
-    new="                    await asyncio.sleep(0)\n",
+    file="_runtime/loop_connection.py",
+    old="            await store.ready()\n",
+    new="            await asyncio.sleep(0)\n",
     tests=["tests/stores/test_first_call.py::test_a_manual_claim_too"],
 )

@@ -1,6 +1,6 @@
 """Runtimes: perform the commands of flows, blocking, on an event loop or in a transaction; renew leases.
 
-blocking, event_loop    the two runtimes of a receiver
+blocking, event_loop    the two runtimes of a receiver; `loop_connection`: an async store connects
 transaction             the runtime of an inbox; `deferred_writes`: what must survive a rollback
 flow_run                what a running flow holds, and must release however it ends
 shared_state            what all flows of a runtime share

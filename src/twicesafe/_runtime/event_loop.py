@@ -9,7 +9,6 @@ at once, and its claim is released or held before the caller sees the cancellati
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar, overload
 
@@ -42,12 +41,13 @@ from .._core.settling import RELEASE_TIMEOUT
 from .._values.breaker import Breaker
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
-from ..errors import LeaseLostError, TwicesafeError, UsageError
+from ..errors import LeaseLostError, UsageError
 from .batch_jobs import TaskJobs
 from .checked_store import AsyncCheckedStore
 from .flow_run import CLAIMS, RECORDING, FlowRun
 from .guarded_store import AsyncGuardedStore, GuardedStore, StoreGuard
 from .invocation import invoke_async
+from .loop_connection import LoopConnection
 from .shared_state import SharedState
 
 __all__ = ["EventLoopFlowRun", "EventLoopRuntime", "running_loop"]
@@ -74,7 +74,7 @@ class EventLoopRuntime(SharedState):
             store = AsyncCheckedStore(store)
         super().__init__(store, self._perform_blocking, **shared)
         self._blocking: Any = None
-        self._warm: _Warm | None = None
+        self._connection: LoopConnection | None = None
 
     def _perform_blocking(self, requests: Any) -> list[Any]:
         """The lease keeper's own access to the store: an event loop may be blocked."""
@@ -96,8 +96,8 @@ class EventLoopRuntime(SharedState):
 
     async def new_run(self) -> EventLoopFlowRun:
         """A run with a connected store. If connecting failed, its first request raises."""
-        warm = self._warm
-        if warm is not None and warm.done and warm.loop() is running_loop():
+        connection = self._connection
+        if connection is not None and connection.made and connection.loop() is running_loop():
             return EventLoopFlowRun(self)
         if self.guard is not None and self.guard.is_resting():
             return EventLoopFlowRun(self)  # its claim is refused without connecting
@@ -110,30 +110,10 @@ class EventLoopRuntime(SharedState):
 
     async def connect(self) -> Exception | None:
         """Connect on this loop before any lease is running; returns the error, if any."""
-        loop, warm = running_loop(), self._warm
-        if warm is None or warm.loop() is not loop:
-            warm = self._warm = _Warm(loop)
-        if self.store.immediate:
-            warm.done = True
-        if warm.is_done():
-            return None
-        tries = warm.tries
-        async with warm.turn:
-            if warm.is_done():  # meanwhile
-                return None
-            if warm.tries == tries:
-                warm.tries += 1
-                try:
-                    await self.store.ready()
-                except Exception as error:
-                    warm.error = error
-                else:
-                    warm.done = True
-                    return None
-            # All callers that waited for this attempt share its result: retrying for each would
-            # take too long.
-            why = warm.error
-            return why.again() if isinstance(why, TwicesafeError) else why
+        loop, connection = running_loop(), self._connection
+        if connection is None or connection.loop() is not loop:
+            connection = self._connection = LoopConnection(loop)
+        return await connection.connect(self.store)
 
     @overload
     async def run(self, work: Call) -> Outcome[Any] | Raised: ...
@@ -165,20 +145,6 @@ class _Blocking:
 
     def __init__(self, perform_many: Callable[[Any], list[Any]]) -> None:
         self.perform_many = perform_many
-
-
-class _Warm:
-    """Whether the store is connected on this loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = weakref.ref(loop)
-        self.turn = asyncio.Lock()
-        self.tries = 0
-        self.done = False
-        self.error: Exception | None = None
-
-    def is_done(self) -> bool:
-        return self.done
 
 
 class EventLoopFlowRun(FlowRun):
