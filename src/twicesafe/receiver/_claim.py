@@ -184,7 +184,7 @@ class _Claim(Generic[T]):
         self._result = value
         self._flow_run.leave_flight()  # from here on a duplicate is answered, not refused
         if isinstance(answer, Raised):
-            raise answer.error
+            answer.throw()
 
     def _gave_up(self) -> None:
         """The claim has ended before the block: other callers in this process may claim the key."""
@@ -198,7 +198,7 @@ class _Claim(Generic[T]):
                 active.reset(self._token)
             except ValueError:
                 # A task or thread that the block started has its own context. It cannot change the
-                # context of # the block, which does so itself when it ends.
+                # context of the block, which does so itself when it ends.
                 return
             self._token = None
 
