@@ -139,7 +139,7 @@ break_source(
     "a coroutine that an async handler returns is its answer",
     bug="an async handler that forgot an await is recorded as completed, though nothing ran",
     file="_runtime/invocation.py",
-    old="""                    value = await value
+    old="""                        time_limit.reset(outer)
     except BaseException as error:
         return Raised(error)
     finally:
@@ -147,7 +147,7 @@ break_source(
             active.reset(token)
     if type(value) is CoroutineType:
 """,
-    new="""                    value = await value
+    new="""                        time_limit.reset(outer)
     except BaseException as error:
         return Raised(error)
     finally:
