@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -90,3 +91,48 @@ def test_a_value_that_refers_to_its_outcome_is_freed(seen: list[weakref.ref[Any]
         deliver(receiver)
         answer()
         assert gone(seen)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_failed_or_refused_call_leaves_nothing_to_the_garbage_collector():
+    """A reference cycle would keep the arguments, the error and its frames until the next collection."""
+
+    def fail(order: Order) -> None:
+        raise OrderError("no")
+
+    def call(receiver: Receiver, key: str) -> weakref.ref[Order]:
+        order = Order()
+        with pytest.raises((OrderError, TwicesafeError)):
+            receiver.process(key, fail, order)
+        return weakref.ref(order)
+
+    with Receiver.open("memory://", policy=POLICY) as receiver:
+        assert call(receiver, "fails")() is None
+        receiver.options(fingerprint=b"1").process("known", lambda: 1)
+        assert call(receiver.options(fingerprint=b"2"), "known")() is None
+        with receiver.claim("busy"):
+            rejecting = receiver.options(policy=Policy(in_flight="reject"))
+            assert call(rejecting, "busy")() is None
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_a_failed_async_call_leaves_nothing_to_the_garbage_collector():
+    async def fail(order: Order) -> None:
+        raise OrderError("no")
+
+    async def call(receiver: AsyncReceiver) -> weakref.ref[Order]:
+        order = Order()
+        with pytest.raises(OrderError):
+            await receiver.process("fails", fail, order)
+        return weakref.ref(order)
+
+    async with AsyncReceiver.open("memory://", policy=POLICY) as receiver:
+        assert (await call(receiver))() is None

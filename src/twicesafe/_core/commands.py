@@ -13,7 +13,7 @@ reply that holds the error, and this would leak a reference cycle.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, final
 
 import msgspec
 
@@ -62,6 +62,18 @@ class Returned(msgspec.Struct):
 @final
 class Raised(msgspec.Struct):
     error: BaseException
+
+    def throw(self) -> NoReturn:
+        """Raise the error, and let go of it: the frames of its traceback hold this reply, and both would stay in
+        memory until the garbage collector finds them."""
+        error, self.error = self.error, _THROWN
+        try:
+            raise error
+        finally:
+            del error
+
+
+_THROWN: Final = RuntimeError("this reply was raised before")
 
 
 Reply: TypeAlias = Returned | Raised

@@ -223,7 +223,12 @@ def _refuse_run(call: Call, error: SuspendedError | StillInProgressError) -> NoR
 def _refuse(call: Call, error: TwicesafeError) -> NoReturn:
     if call.observed:
         call.notify(ev.Refused(call.key, type(error).__name__))
-    raise error.about(call.key)
+    try:
+        raise error.about(call.key)
+    finally:
+        del (
+            error
+        )  # its traceback holds this frame: together they would wait for the garbage collector
 
 
 def refuse_waiter(call: Call) -> NoReturn:

@@ -82,6 +82,7 @@ class AsgiExchange:
             self.over.set_result(None) if failure is None else self.over.set_exception(failure)
         elif failure is not None:
             _log.error("a handler failed after its client had disconnected", exc_info=failure)
+        failure = None  # its traceback holds this frame, and `over` below holds it
 
     async def _end_unfinished(self, failure: BaseException | None) -> BaseException | None:
         """The application has ended before its response was complete."""

@@ -65,6 +65,9 @@ class IdempotencyMiddleware:
             finally:
                 if task.done():
                     self._running.discard(task)
+                    del (
+                        running.over
+                    )  # its error holds this frame: they would wait for the collector
                 else:
                     task.add_done_callback(self._running.discard)
         if isinstance(step, Respond):

@@ -308,5 +308,5 @@ def _is_same_place(given: Any, url: str) -> bool:
 
 def value_or_raise(answer: Outcome[Any] | Raised) -> Outcome[Any]:
     if type(answer) is Raised:
-        raise answer.error
+        answer.throw()
     return answer

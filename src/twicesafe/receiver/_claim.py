@@ -184,7 +184,7 @@ class _Claim(Generic[T]):
         self._result = value
         self._flow_run.leave_flight()  # from here on a duplicate is answered, not refused
         if isinstance(answer, Raised):
-            raise answer.error
+            answer.throw()
 
     def _gave_up(self) -> None:
         """The claim has ended before the block: other callers in this process may claim the key."""

@@ -180,12 +180,13 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-_scan = json.JSONDecoder(
+_decoder: Any = json.JSONDecoder(
     object_pairs_hook=_members,
     parse_int=str.encode,
     parse_float=str.encode,
     parse_constant=_refuse,
-).scan_once
+)
+_scan = _decoder.scan_once
 
 
 # --- the labels of a body ------------------------------------------------------------------------
