@@ -61,9 +61,11 @@ class ThreadJobs:
 
     def _work(self, index: int, job: Invoke | Detach) -> None:
         reply = self._run(job)
-        self._interrupted |= interrupts(reply)
+        if type(reply) is not Returned or type(reply.value) is Raised:
+            self._interrupted |= interrupts(reply)
         self._ended.append((index, reply))
-        self._bell.put(None)
+        if self._pool is not None:
+            self._bell.put(None)
 
     def finished(self, linger: float, stop: bool) -> list[tuple[int, Any]]:
         if stop:

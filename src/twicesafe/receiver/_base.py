@@ -145,7 +145,8 @@ class ReceiverBase:
     def key(self, key: KeyLike | None) -> Key:
         """The full key: the context's scope, this receiver's scope, then the key's own scope."""
         around = scope_of_context()
-        return self._full_key(key, (*around, *self._scope) if around else self._scope)
+        scope = (*around, *self._scope) if around else self._scope
+        return as_key(key, scope) if self._hidden is None else self._full_key(key, scope)
 
     def _full_key(self, key: KeyLike | None, scope: tuple[str, ...]) -> Key:
         full = as_key(key, scope)

@@ -10,6 +10,7 @@
     async_store       the async stores
     loop_connections  the connections of one event loop; concurrent calls share statements
     connections       one async connection of either driver
+    statement_runner  runs statements on a connection of psycopg
     session           what a new connection checks and sets; how a pooler is detected
     wakeups           wakes waiters by NOTIFY
     schema, doctor    creates and checks the tables; checks the server

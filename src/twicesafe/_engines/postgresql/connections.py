@@ -16,8 +16,9 @@ from ...errors import StoreError
 from ...stores._base import Program
 from ..sql.commands import Query
 from .settings import Settings, explain
+from .statement_runner import StatementRunner
 from .statements import CHANNEL
-from .store import binary_integers, connection_options
+from .store import connection_options
 from .wakeups import shut_down_socket
 
 __all__ = ["AsyncConnection", "AsyncpgConnection", "PsycopgConnection"]
@@ -82,8 +83,7 @@ class AsyncConnection(abc.ABC):
 
 class PsycopgConnection(AsyncConnection):
     _connection: Any = None
-    _cursor: Any = None
-    """Used for all statements: a new cursor costs a third of a statement."""
+    _run: Callable[[Any], Any]
 
     @property
     def pid(self) -> int:
@@ -96,23 +96,13 @@ class PsycopgConnection(AsyncConnection):
         self._connection = await psycopg.AsyncConnection.connect(
             settings.dsn,
             autocommit=True,
-            prepare_threshold=0 if settings.prepare else None,
+            prepare_threshold=None,  # `StatementRunner` prepares
             **connection_options(settings.timeout),
         )
-        binary_integers(self._connection)
-        self._cursor = self._connection.cursor(binary=True)
+        self._run = StatementRunner(self._connection, settings.prepare).run
 
-    async def execute(self, command: Any) -> Any:
-        cursor = self._cursor
-        await cursor.execute(
-            command.sql, command.args or None, prepare=self._store.settings.prepare
-        )
-        if type(command) is not Query:
-            return cursor.rowcount
-        rows = await cursor.fetchall()
-        if len(rows) > 1:  # a cursor keeps its last answer
-            self._cursor = self._connection.cursor(binary=True)
-        return rows
+    def execute(self, command: Any) -> Coroutine[Any, Any, Any]:
+        return self._connection.wait(self._run(command))  # type: ignore[no-any-return]
 
     async def listen(self, wake: Callable[[str], None]) -> None:
         async for notice in self._connection.notifies():

@@ -125,6 +125,7 @@ class _Statements(Statements):
         current: str,
     ) -> None:
         self._current = current
+        self.placed = {"generation": current}
         super().__init__(records, meta, mark, now, columns)
 
     def _won(self, many: bool, takeable: str, start: Mapping[str, str]) -> str:

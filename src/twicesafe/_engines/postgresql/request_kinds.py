@@ -55,6 +55,12 @@ def answered(ask: ClaimRequest, row: Any) -> Any:
         return error.about(ask.key)
 
 
+def _seen(ask: ClaimRequest, row: Any) -> Any:
+    """The verdict from a row of the statement for new records; `AGAIN`: it takes the whole statement."""
+    answer = answered(ask, row)
+    return AGAIN if answer is None else answer
+
+
 def claim_values(ask: ClaimRequest, identity: Identity) -> tuple[Any, ...]:
     key = ask.key
     return (
@@ -139,10 +145,12 @@ class RequestKind(NamedTuple):
     answer: Callable[[Any, Any], Any]
     after_a_move: Any = None
     """The answer if the row moved while the statement waited for it."""
+    first_try: tuple[str, Callable[[Any, Any], Any]] | None = None
+    """A shorter statement with the same values, which a single request tries first, and its answer."""
 
 
 KINDS: Final = {
-    "claim": RequestKind(claim_values, answered, AGAIN),
+    "claim": RequestKind(claim_values, answered, AGAIN, ("claim_new", _seen)),
     "complete": RequestKind(_complete_values, _acknowledged),
     "fail": RequestKind(_fail_values, _acknowledged),
     "renew": RequestKind(_renew_values, _acknowledged),

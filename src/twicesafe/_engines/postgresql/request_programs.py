@@ -79,14 +79,18 @@ class RequestPrograms(SweepAndSearch):
         kind = KINDS.get(op)
         answer = AGAIN
         if kind is not None:
+            if kind.first_try is None:
+                sql, answer_of = self._statement(op)[0], kind.answer
+            else:
+                sql, answer_of = getattr(self._statements, kind.first_try[0]), kind.first_try[1]
             try:
-                rows = yield Query(self._statement(op)[0], kind.values(ask, self.identity))
+                rows = yield Query(sql, kind.values(ask, self.identity))
             except StoreUnavailableError as error:
                 (answer,) = yield from self._refused(kind, [ask], error)
             else:
                 if self.locked:
                     self.locked.pop(ask.id, None)
-                answer = kind.answer(ask, rows[0] if rows else None)
+                answer = answer_of(ask, rows[0] if rows else None)
                 if op == "start_run":
                     answer = yield from self._with_steps(ask, answer)
         if answer is AGAIN:

@@ -29,6 +29,7 @@ from .outbox_programs import PostgresOutbox, PostgresOutboxPort
 from .programs import PostgresPrograms
 from .session import set_up_session
 from .settings import NOT_FREE, Settings, code_of, explain, percents, pooler_met
+from .statement_runner import StatementRunner
 from .statements import NOW
 from .wakeups import Listener
 
@@ -208,20 +209,13 @@ class PostgresStore(Store):
     def _executor(self, connection: Any) -> Callable[[Any], Any]:
         import psycopg
 
-        tap, prepare = self._tap, self.settings.prepare
+        tap, wait, run = self._tap, connection.wait, connection.statements.run
 
         def execute(command: Any) -> Any:
             if tap is not None:
                 tap("before", command)
-            cursor = connection.shared_cursor
             try:
-                cursor.execute(command.sql, command.args or None, prepare=prepare)
-                if type(command) is Query:
-                    reply = cursor.fetchall()
-                    if len(reply) > 1:
-                        connection.forget_answer()
-                else:
-                    reply = cursor.rowcount
+                reply = wait(run(command))
             except psycopg.Error as error:
                 raise explain(error, self.url) from error
             if tap is not None:
@@ -232,7 +226,7 @@ class PostgresStore(Store):
 
     def _connect(self) -> psycopg.Connection[Any]:
         settings = self.settings
-        connection = self._connected(bounded_connection(settings.timeout))
+        connection = self._connected(bounded_connection(settings.timeout, settings.prepare))
         try:
             pid = connection.info.backend_pid
             setup = set_up_session(self.programs, pid, settings.prepare, self.url)
@@ -275,7 +269,7 @@ class PostgresStore(Store):
             return kind.connect(
                 self.settings.dsn,
                 autocommit=True,
-                prepare_threshold=0 if self.settings.prepare else None,
+                prepare_threshold=None,  # `StatementRunner` prepares
                 **connection_options(self.settings.timeout),
             )
         except psycopg.Error as error:
@@ -283,7 +277,7 @@ class PostgresStore(Store):
 
 
 @functools.cache
-def bounded_connection(timeout: float) -> type[psycopg.Connection[Any]]:
+def bounded_connection(timeout: float, prepares: bool) -> type[psycopg.Connection[Any]]:
     """A connection class on which no statement waits longer than this for the server.
 
     The server may be stopped, or unreachable without an error: TCP alone would wait forever.
@@ -303,29 +297,16 @@ def bounded_connection(timeout: float) -> type[psycopg.Connection[Any]]:
                 raise psycopg.OperationalError(f"no answer within {timeout:g} s")
 
     class BoundedConnection(psycopg.Connection[Any]):
-        shared_cursor: psycopg.Cursor[Any]
-        """Used for all statements: a new cursor costs a third of a statement."""
+        statements: StatementRunner
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            binary_integers(self)
-            self.forget_answer()
-
-        def forget_answer(self) -> None:
-            """A cursor keeps its last answer. A large one must not stay with an idle connection."""
-            self.shared_cursor = self.cursor(binary=True)
+            self.statements = StatementRunner(self, prepares)
 
         def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
             return super().wait(bounded(gen), *args, **kwargs)
 
     return BoundedConnection
-
-
-def binary_integers(connection: Any) -> None:
-    """Send all integers as one type. psycopg would choose among three by size, and prepare each time."""
-    from psycopg.types.numeric import Int8BinaryDumper
-
-    connection.adapters.register_dumper(int, Int8BinaryDumper)
 
 
 def connection_options(timeout: float) -> dict[str, Any]:
