@@ -133,7 +133,7 @@ def store(engine: Engine) -> Any:
     return engine.open()
 
 
-def test_two_workers_that_hold_a_key_in_the_same_millisecond_are_told_apart(store: Any):
+def test_only_one_of_two_workers_that_hold_a_key_in_the_same_millisecond_closes_it(store: Any):
     """Both write the same record. One of them closes the key, and the other one finds it closed."""
     now = wall_clock()
     store.programs.clock = store.leases.clock = GivenClock(lambda: now)
