@@ -36,11 +36,13 @@ def run_storm(script: Path, folder: Path, **options: object) -> dict[str, Any]:
         [sys.executable, str(script), str(folder), *words],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     if done.returncode:
-        raise AssertionError(f"the storm ended with {done.returncode}: {done.stderr[-600:]}")
+        failed = [line for line in done.stderr.splitlines() if line.startswith("AssertionError")]
+        why = failed[0] if failed else done.stderr[-600:]  # its workers complain later
+        raise AssertionError(f"the storm ended with {done.returncode}: {why}")
     notes: dict[str, Any] = json.loads(done.stdout)
     return notes
 

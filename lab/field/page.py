@@ -68,7 +68,7 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
             "",
             f"| | {entry.unit} | broken | counted | s |",
             "|---|---|---|---|---|",
-            *(_row(done) for done in some),
+            *(_row(done, mixed=not all(one.full == done.full for one in some)) for done in some),
             "",
             *_notes(some),
         ]
@@ -85,8 +85,9 @@ def _apart(some: Sequence[Trial]) -> str:
     return size + (f" Tried on {', '.join(versions)}." if versions else "")
 
 
-def _row(done: Trial) -> str:
-    engine = NAMES.get(done.engine, done.engine)
+def _row(done: Trial, mixed: bool) -> str:
+    """`mixed`: other engines were tried in another size."""
+    engine = NAMES.get(done.engine, done.engine) + (", full size" if mixed and done.full else "")
     if done.skipped:
         return f"| {engine} | | | skipped: {done.skipped} | |"
     counts = ", ".join(f"{what} {count:,}" for what, count in done.counts.items() if count)

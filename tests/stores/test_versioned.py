@@ -20,6 +20,7 @@ from twicesafe import (
     ResultUnavailableError,
     SchemaVersionError,
 )
+from twicesafe._core.driving import drive
 from twicesafe._core.protocol import (
     Ack,
     ClaimRequest,
@@ -130,6 +131,25 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 @pytest.fixture
 def store(engine: Engine) -> Any:
     return engine.open()
+
+
+def test_only_one_of_two_workers_that_hold_a_key_in_the_same_millisecond_closes_it(store: Any):
+    """Both write the same record. One of them closes the key, and the other one finds it closed."""
+    now = wall_clock()
+    store.programs.clock = store.leases.clock = GivenClock(lambda: now)
+    store.perform(ClaimRequest(KEY, A, 1000, hold=True))
+    now += HOUR
+    first: list[Any] = []
+
+    def late(call: Any) -> Any:
+        """Another worker is faster by one write."""
+        if call.operation in ("replace_one", "put_item") and "'held'" in repr(call) and not first:
+            first.append(store.perform(ClaimRequest(KEY, B, 1000)))
+        return store._execute(call)
+
+    second = drive(store.programs.perform(ClaimRequest(KEY, C, 1000)), late)
+    assert (first[0].verdict, first[0].closes) == (Verdict.HELD, True)
+    assert (second.verdict, second.closes) == (Verdict.HELD, False)
 
 
 # --- expiry ----------------------------------------------------------------------------------------

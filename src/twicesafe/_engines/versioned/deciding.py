@@ -97,11 +97,11 @@ class VersionedPrograms(ABC):
             answer, after = self.decide(ask, found)
             if after is None:
                 return answer
-            once = isinstance(ask, OPERATORS)
+            once = _is_anonymous(ask, answer)
             refused = yield from self.write(after, found, once)
             if refused is not None:
                 found = refused.found
-                if found != after:
+                if once or found != after:
                     continue
                 # It is ours: the driver repeated the call, because the first reply was lost.
             self.wrote(after)
@@ -204,3 +204,9 @@ class VersionedPrograms(ABC):
     def history(self, ask: History) -> Program[list[AuditEntry]]:
         found = yield from self.load(ask.id)
         return [] if found is None else entries_of(found)
+
+
+def _is_anonymous(ask: Any, answer: Any) -> bool:
+    """Whether another worker may write the very same record, within a millisecond: an operator's action, or a
+    claim that closes its key and is not won. It is never sent twice, so one that is there is not ours."""
+    return isinstance(ask, OPERATORS) or (isinstance(ask, ClaimRequest) and not answer.fence)
