@@ -108,13 +108,13 @@ def test_answered_callers_wake_one_after_the_other_and_the_next_write_waits_for_
         module, "LONGEST_WAIT", 60
     )  # a slow machine must not make it check for itself
     first, last = others
-    assert first.woken.acquire(blocking=False)
-    assert last.woken.locked()  # the first wakes it
+    assert first.wait(0)
+    assert not last.wait(0)  # the first wakes it
     came_back = begin(lambda: lane.perform("again"))
     until(lambda: len(lane._line) == 1)
     assert lane._line[0].answer is module._UNANSWERED
     lane._wake_following(first)
-    assert last.woken.acquire(blocking=False)
+    assert last.wait(0)
     lane._wake_following(last)
     assert came_back() == ("one", "again")
 
@@ -124,19 +124,18 @@ def test_an_interrupted_caller_wakes_the_next_one():
         pass
 
     lane = GroupCommit(echo, echo_all)
-    mine, next_one = module._Ticket(1), module._Ticket(2)
 
-    class Woken:
+    class Interrupted(module._Ticket):
         """The caller is interrupted in its sleep, when its answer is there."""
 
-        def acquire(self, timeout: float) -> bool:
-            mine.following = next_one
+        def wait(self, seconds: float | None) -> bool:
+            self.following = next_one
             raise Interrupt
 
-    mine.woken = Woken()  # type: ignore[assignment]
+    mine, next_one = Interrupted(1), module._Ticket(2)
     with lane._taken, pytest.raises(Interrupt):
         lane._in_batch(mine)
-    assert next_one.woken.acquire(blocking=False)
+    assert next_one.wait(0)
 
 
 def test_the_next_write_does_not_wait_for_ever_for_a_caller_that_was_interrupted():

@@ -258,6 +258,33 @@ def test_the_thread_starts_when_needed_and_ends_when_closed() -> None:
     assert not thread.is_alive()
 
 
+def test_the_thread_may_be_woken_at_any_moment_also_from_inside() -> None:
+    """The garbage collector may drop the keeper at any line of its thread, and wakes it from there."""
+    keeper = LeaseKeeper(FakeStore().perform_many, time.monotonic, lambda event: None)
+    lines: list[str] = []
+
+    def wake(frame: Any, event: str, arg: Any) -> Any:
+        if len(lines) < 1000:  # then it may sleep
+            lines.append(event)
+            keeper._wakeup.set()
+        return wake
+
+    threading.settrace(wake)
+    try:
+        now = time.monotonic()
+        keeper.add(
+            ActiveClaim(Key("k"), b"o", 1, 1, None, now, 90, 900, time.monotonic, now, now + 81)
+        )
+    finally:
+        threading.settrace(None)  # type: ignore[arg-type]
+    thread = keeper._thread
+    assert thread is not None
+    until(lambda: len(lines) == 1000, 60)
+    keeper.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_a_claim_whose_answer_was_late_is_renewed_at_once() -> None:
     """Found by the simulation, seed 665464: the next look came after the end of its lease."""
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -274,7 +301,7 @@ def test_a_claim_whose_answer_was_late_is_renewed_at_once() -> None:
 
     keeper = LeaseKeeper(perform_many, time.monotonic, lambda event: None)
     keeper.add(claim("fresh", 0))
-    until(lambda: keeper._wakeup.is_set() is False)  # it sleeps, for half a minute
+    until(keeper._wakeup._asleep.locked)  # it sleeps, for half a minute
     keeper.add(claim("late", 60))
     assert asked.get(timeout=20) == [Key("late").id]
     keeper.close()

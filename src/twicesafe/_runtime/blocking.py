@@ -49,6 +49,7 @@ from .._core.protocol import ClaimRequest
 from .._values.breaker import Breaker
 from .._values.context import ActiveClaim, active
 from .._values.outcomes import Outcome
+from .._values.wakeup import Wakeup
 from ..errors import LeaseLostError
 from .batch_jobs import ThreadJobs
 from .checked_store import CheckedStore
@@ -157,7 +158,7 @@ class BlockingFlowRun(FlowRun):
     # -- one method per command ---------------------------------------------------------------
 
     def _await_flight(self, command: AwaitFlight) -> Any:
-        wakeup = threading.Event()
+        wakeup = Wakeup()
         flight = command.flight
         if self._wait_for(command, wakeup.set) and not wakeup.wait(command.seconds):
             self._flights.leave(flight, wakeup.set)

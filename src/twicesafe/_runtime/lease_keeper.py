@@ -22,6 +22,7 @@ from .. import events as ev
 from .._core.protocol import Ack, Renew
 from .._values.clocks import WorkerClock
 from .._values.context import MARGIN, ActiveClaim
+from .._values.wakeup import Wakeup
 
 __all__ = ["LeaseKeeper"]
 
@@ -47,7 +48,7 @@ class LeaseKeeper:
         self._pace = float("inf")
         self._seen = 0
         self._added = 0
-        self._wakeup = threading.Event()
+        self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -161,7 +162,7 @@ class LeaseKeeper:
             self._live[claim] = at
 
 
-def _keep(keeper: weakref.ref[LeaseKeeper], wakeup: threading.Event) -> None:
+def _keep(keeper: weakref.ref[LeaseKeeper], wakeup: Wakeup) -> None:
     """The thread: between rounds it references only the wakeup, so the keeper can be collected."""
     while True:
         there = keeper()
@@ -170,4 +171,3 @@ def _keep(keeper: weakref.ref[LeaseKeeper], wakeup: threading.Event) -> None:
         pause = there._next_round()
         del there
         wakeup.wait(pause)
-        wakeup.clear()

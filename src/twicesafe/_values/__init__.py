@@ -1,4 +1,4 @@
-"""Values: keys, fingerprints, records, policies, codecs and the current claim. No I/O, no threads.
+"""Values: keys, fingerprints, records, policies, codecs and the current claim. No I/O, and no thread is started.
 
 keys            the identity of one operation; `hidden_keys`, `signed_key`
 fingerprint     is this repeat the same request?; `canonical`: one byte string per value
@@ -13,4 +13,5 @@ clocks          the worker's clock, and that of embedded stores
 settings        one wording for wrong settings; `quantities`: rates, shares and sizes
 drivers         packages that an extra installs
 closed          takes the place of a store that was closed
+wakeup          wakes one waiting thread, from anywhere
 """

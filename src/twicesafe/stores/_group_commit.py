@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from .._core.protocol import Request
+from .._values.wakeup import Wakeup
 
 __all__ = ["GroupCommit", "goes_alone"]
 
@@ -36,22 +37,17 @@ def goes_alone(request: Any) -> bool:
     return getattr(request, "alone", False)
 
 
-class _Ticket:
-    """One waiting caller. `woken` is released when it is answered, or should check for itself."""
+class _Ticket(Wakeup):
+    """One waiting caller. It is woken when it is answered, or should check for itself."""
 
-    __slots__ = ("answer", "following", "request", "woken")
+    __slots__ = ("answer", "following", "request")
 
     def __init__(self, request: Request) -> None:
+        super().__init__()
         self.request = request
         self.answer: Any = _UNANSWERED
         self.following: _Ticket | None = None
         """Answered in the same transaction, and woken by this one's caller."""
-        self.woken = threading.Lock()
-        self.woken.acquire()
-
-    def wake(self) -> None:
-        with suppress(RuntimeError):  # it is released already, and the caller has not woken up yet
-            self.woken.release()
 
 
 class GroupCommit:
@@ -107,7 +103,7 @@ class GroupCommit:
         try:
             while ticket.answer is _UNANSWERED:
                 if self._taken.locked() or (was_woken and not self._leads(ticket)):
-                    was_woken = ticket.woken.acquire(timeout=LONGEST_WAIT)
+                    was_woken = ticket.wait(LONGEST_WAIT)
                     continue
                 with self._taken:
                     if ticket.answer is _UNANSWERED:
@@ -164,7 +160,7 @@ class GroupCommit:
 
     def _wake_following(self, ticket: _Ticket) -> None:
         if ticket.following is not None:
-            ticket.following.wake()
+            ticket.following.set()
             return
         if self._last_to_wake is ticket:
             self._last_to_wake = None
@@ -174,4 +170,4 @@ class GroupCommit:
     def _wake(self) -> None:
         """The lock is free: wake the first in the queue, unless another leader took it."""
         with suppress(IndexError):  # there is none, or another leader has just taken them
-            self._line[0].wake()
+            self._line[0].set()
