@@ -146,11 +146,15 @@ class Monitor:
             self._in_order(start)
 
     def _uncounted(self, work: Work) -> int:
-        """In transaction mode: a COMMIT that the database refused, and a death in a first delivery."""
+        """In transaction mode: a COMMIT that the database refused, and the first delivery of each copy, which
+        has no mark, if its worker dies or still runs it."""
         if not self._world.plan.transactions:
             return 0
         refused = sum(one.left and not one.failed for one in work.starts)
-        first = sum(one.died and one.claim is None and not one.left for one in work.starts)
+        last = work.starts[-1]
+        first = sum(
+            one.claim is None and not one.left and (one.died or one is last) for one in work.starts
+        )
         return refused + (min(len(work.copies), first) if self._world.plan.max_attempts > 1 else 0)
 
     def _in_order(self, start: Start) -> None:
@@ -211,7 +215,8 @@ class Monitor:
             world.say(f"✝  {copy.position} is dead-lettered: {error}")
         behind = isinstance(error, Behind)
         world.seen["outcome", "followed the dead" if behind else "dead-lettered"] += 1
-        if start.was_done and (world.plan.partitions or not behind):
+        # A worker that seemed dead may complete it after its letter was published: that letter may repeat.
+        if start.was_done and not copy.published and (world.plan.partitions or not behind):
             broken("done is not dead", f"{copy.position} is published: {error}")
         row = self._row(work.key.id)
         other = None
@@ -221,7 +226,7 @@ class Monitor:
             broken("done is not dead", f"{copy.position} is published, and runs: {error}")
         assert start.claim is not None
         attempts = [one.claim.attempt for one in self._of(copy) if one.claim is not None]
-        lapsed = any(attempt < start.claim.attempt for attempt in attempts)
+        lapsed = any(attempt != start.claim.attempt for attempt in attempts)
         if copy.published > copy.unsure + lapsed:
             broken("dead letters repeat with a cause", f"{copy.position} is published again")
         copy.published += 1
