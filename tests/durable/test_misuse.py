@@ -186,6 +186,33 @@ def test_under_hold_a_step_that_took_too_long_holds_the_run(shop: Shop) -> None:
         shop.run(checkout("a"))
 
 
+@pytest.mark.parametrize("then", ["aborts", "returns"])
+def test_under_hold_a_function_that_catches_the_error_is_held_all_the_same(
+    shop: Shop, then: str
+) -> None:
+    """Found by the simulation, seed 15328: it was undone, although its step may have happened."""
+
+    def slow() -> None:
+        raise TimeoutError
+
+    def checkout(steps: Any, order: str) -> Any:
+        try:
+            yield steps.run("charge", as_function(shop, slow), undo=shop.effect("refund"))
+        except HeldError:
+            if then == "aborts":
+                yield steps.abort("the charge failed")
+        return "done"
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(takeover="hold"))
+    with pytest.raises(TimeoutError):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=10)
+    with pytest.raises(HeldError, match="'charge'"):
+        shop.run(checkout("a"))
+    assert shop.run(shop.receiver.record(checkout.key("a"))).state is State.HELD
+    assert not shop.done
+
+
 def test_under_hold_a_suspended_inner_run_does_not_hold_the_outer_one(shop: Shop) -> None:
     def inner(steps: Any, order: str) -> Any:
         return (yield steps.wait("approval", timeout=3600))

@@ -137,9 +137,6 @@ class InboxBroker(Broker):
     def rages(self) -> bool:
         return super().rages() or any(thread.is_alive() for thread in self._faults)
 
-    def _drain(self, until: float) -> None:
-        super()._drain(until + 30)
-
     def _cut_sessions(self, done: threading.Event, counts: dict[str, int]) -> None:
         """End one session in the server, whatever it is doing."""
         connection: Any = None

@@ -150,8 +150,7 @@ def refuse_busy(call: Call, answer: Claimed | None, waited: bool = True) -> NoRe
             text = "an open transaction holds this key (or, on SQLite, the database)"
         if waited and not call.policy.rejects:
             text += f" and did not end within wait={call.policy.wait:g} s"
-    error = StillInProgressError(f"{text}; retry later", retry_after=hint)
-    _refuse_run(call, error)
+    _refuse(call, _of_run(call, StillInProgressError(f"{text}; retry later", retry_after=hint)))
 
 
 def compensated(key: Key, reason: str) -> CompensatedError:
@@ -165,7 +164,7 @@ def compensated(key: Key, reason: str) -> CompensatedError:
 
 def refuse_suspended(call: Call, answer: Claimed) -> NoReturn:
     until = answer.now + answer.wait
-    _refuse_run(call, suspended(None if answer.wait >= ENDLESS else until))
+    _refuse(call, _of_run(call, suspended(None if answer.wait >= ENDLESS else until)))
 
 
 def suspended(until: int | None) -> SuspendedError:
@@ -213,11 +212,13 @@ def refuse_own_wait(call: Call) -> None:
         claim = claim.outer
 
 
-def _refuse_run(call: Call, error: SuspendedError | StillInProgressError) -> NoReturn:
+def _of_run(
+    call: Call, error: SuspendedError | StillInProgressError
+) -> SuspendedError | StillInProgressError:
     """A durable function that called this one waits for it, and is not tried again."""
     if call.durable is not None:
         error._run = call.durable.home, call.key.id
-    _refuse(call, error)
+    return error
 
 
 def _refuse(call: Call, error: TwicesafeError) -> NoReturn:
@@ -226,9 +227,8 @@ def _refuse(call: Call, error: TwicesafeError) -> NoReturn:
     try:
         raise error.about(call.key)
     finally:
-        del (
-            error
-        )  # its traceback holds this frame: together they would wait for the garbage collector
+        # Its traceback holds this frame: together they would wait for the garbage collector.
+        del error
 
 
 def refuse_waiter(call: Call) -> NoReturn:

@@ -60,6 +60,7 @@ EXTRAS: Final = {
     "rq": "rq",
     "starlette": "dashboard",
     "taskiq": "taskiq",
+    "taskiq_dependencies": "taskiq",
     "typer": "cli",
     "uvicorn": "proxy",
     "wordllama": "semantic",

@@ -84,7 +84,7 @@ class RunCall:
 
     def failing(self, ask: Fail) -> FailRun:
         """An unfinished run is never swept, and the completer looks at it after its back-off."""
-        hold = self.state is not None and self.state.held
+        hold = self.state is not None and self.state.held_by is not None
         return FailRun(
             ask.id, ask.owner, ask.fence, ask.delay, ask.max_attempts, FOREVER, ask.error, hold
         )
@@ -149,6 +149,8 @@ def _settled(
     if state.undoing:
         return (yield from undo_all(call, state, reply))
     parts = [] if isinstance(reply, Returned) else list(parts_of(reply.error))
+    if state.held_by is not None and all(isinstance(part, Unwind) for part in parts):
+        reply, parts = Raised(state.held_by), [state.held_by]  # the function caught it
     if state.aborted is not None and all(isinstance(part, Unwind) for part in parts):
         return (yield from undo_all(call, state, reply))
     inner = [part for part in parts if is_unfinished(part)]
@@ -158,7 +160,7 @@ def _settled(
         return (yield from suspend(call, state, inner))
     undoable = bool(state.undos or state.in_doubt) or bool(state.unregistered())
     is_final = isinstance(reply, Raised) and _is_final(call, claim, reply.error)
-    if undoable and is_final and not state.held:
+    if undoable and is_final and state.held_by is None:
         return (yield from undo_all(call, state, reply))
     state.goes_on = isinstance(reply, Raised) and not is_final
     return (yield from settle(call, claim, reply))

@@ -21,7 +21,7 @@ from ..._values.context import ActiveClaim, active
 from ..._values.keys import Key
 from ..._values.policy import Backoff
 from ..._values.steps import Step, StepState
-from ...errors import LeaseLostError, StepMismatchError, UsageError
+from ...errors import LeaseLostError, StepMismatchError, TwicesafeError, UsageError
 from ..resolved_policy import ResolvedPolicy
 
 __all__ = [
@@ -176,8 +176,8 @@ class RunState:
         self.aborted: str | None = None
         self.goes_on = False
         """The run is not over: it is suspended, or tried again."""
-        self.held = False
-        """The outcome of a step is unknown, and the policy is at most once."""
+        self.held_by: TwicesafeError | None = None
+        """Why an operator must look at this run, whatever its function does next: it may catch this error."""
 
     @property
     def clock(self) -> WorkerClock:

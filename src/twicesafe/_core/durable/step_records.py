@@ -108,8 +108,8 @@ def decoded(state: RunState, name: str, result: bytes, declared: Any) -> Any:
     """A recorded result, as a value of this type."""
     try:
         payload = readable_step(state.policy.cipher, state.claim.key.id, name, result)
-    except TwicesafeError:
-        state.held = True  # the key may be missing on this node only: do not use up attempts, and do not undo
+    except TwicesafeError as error:
+        state.held_by = error  # the key may be missing on this node only: do not use up attempts, and do not undo
         raise
     try:
         return state.policy.codec.decode(payload, declared)

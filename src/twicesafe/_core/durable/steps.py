@@ -191,12 +191,12 @@ def _probed(state: RunState, call: StepCall) -> Flow[Reply | None]:
         if state.claim.cause is Cause.OPERATOR:  # released: it did not happen, so it may run
             yield from record(state, ask_of(state, call, StepState.STARTED))
             return None
-        state.held = True
-        raise HeldError(
+        state.held_by = HeldError(
             f"outcome unknown: the worker stopped in the step {call.name!r} (takeover='hold'); find out "
             "what was done, then release or resolve the run; or give the step a probe",
             key=state.claim.key,
         )
+        raise state.held_by
     return (yield from _asked(state, call))
 
 

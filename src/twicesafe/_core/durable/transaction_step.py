@@ -56,8 +56,8 @@ def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]
     except ResultError as error:
         problem = _not_kept(call.name, error)
     except AtomicityBrokenError as error:
-        state.held = True  # part of the work may be committed, and must not run again by itself
-        problem = _broken(call.name, error.message)
+        # Part of the work may be committed, and must not run again by itself.
+        problem = state.held_by = _broken(call.name, error.message)
     except StoreError as error:
         problem = error
     else:

@@ -255,12 +255,12 @@ class MysqlPrograms(SqlPrograms):
 
     # -- claims -------------------------------------------------------------------------------
 
-    def claim_one(self, ask: ClaimRequest) -> Program[Any]:
-        """The answer; None: decide under a lock."""
+    def claim_one(self, ask: ClaimRequest, timed: bool = False) -> Program[Any]:
+        """The answer; None: decide under a lock. `timed`: that to a claim that is won has the server's time."""
         if ask.id in self._known:
             # A waiter or a late duplicate: read, and do not lock the row that the owner will write.
             rows = yield Query(self._look + "(%s)", (self.stored(ask.id),))
-            answer = self._answer(ask, rows[0]) if rows else None
+            answer = self._answer(ask, rows[0], timed) if rows else None
             if answer is not None:
                 return answer
         if self.returning:
@@ -277,7 +277,7 @@ class MysqlPrograms(SqlPrograms):
             self._floor = rows[0][-1]
             if rows[0][0] is None:  # no record: the insert failed because the floor had changed
                 return None
-        return self._answer(ask, rows[0])
+        return self._answer(ask, rows[0], timed)
 
     def _claim_all(self, asks: list[ClaimRequest]) -> Program[list[Any]]:
         sql = self._start_all(len(asks))
@@ -301,7 +301,7 @@ class MysqlPrograms(SqlPrograms):
             *(scope_text(key.scope), key.value),
         )
 
-    def _answer(self, ask: ClaimRequest, columns: Any) -> Any:
+    def _answer(self, ask: ClaimRequest, columns: Any, timed: bool = False) -> Any:
         """The answer to this claim from its record; None: decide under a lock."""
         _, numbers, owner, fingerprint, result, *_ = columns
         state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
@@ -314,7 +314,7 @@ class MysqlPrograms(SqlPrograms):
             return _corrupt()
         answer = None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
         if answer is not None and answer.verdict is Verdict.WON:
-            answer.now = now
+            answer.now = now if timed else 0
         elif answer is not None:
             self._known[ask.id] = None
             if len(self._known) > _KNOWN:

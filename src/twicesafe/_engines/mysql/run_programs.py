@@ -1,8 +1,8 @@
 """Durable runs on MariaDB and MySQL: a step is one statement, a start is one transaction.
 
-On MariaDB the start of a new run is two statements in that transaction. A step is inserted by a statement that reads its record under a shared lock, so a takeover waits for it and
-finds the step. Sessions read what is committed when a statement begins, so a start reads the steps after
-its claim has locked the record.
+On MariaDB the start of a new run is two statements in that transaction. A step is inserted by a statement that
+reads its record under a shared lock, so a takeover waits for it and finds the step. Sessions read what is
+committed when a statement begins, so a start reads the steps after its claim has locked the record.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MysqlRuns(RunPrograms):
 
     def _claimed(self, ask: ClaimRequest) -> Program[Any]:
         """By the statement that inserts a new record, if it is one; under a lock if it is another case."""
-        answer = yield from self._records.claim_one(ask)
+        answer = yield from self._records.claim_one(ask, timed=True)
         if isinstance(answer, Exception):
             raise answer
         return (yield from super()._claimed(ask)) if answer is None else answer
