@@ -171,6 +171,11 @@ def _simulation(tally: Tally) -> list[str]:
         }
         told = ", ".join(f"{what} {count:,}" for what, count in found.items())
         lines.append(f"| {title} | {told} |")
+    if tally.violations:
+        lines += ["", "| broken, and not repaired yet | seeds |", "|---|---|"]
+        for rule in sorted({one.invariant for one in tally.violations}):
+            seeds = [f"{one.seed}" for one in tally.violations if one.invariant == rule]
+            lines.append(f"| {rule} | {', '.join(seeds)} |")
     return [*lines, ""]
 
 
