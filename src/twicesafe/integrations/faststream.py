@@ -59,7 +59,7 @@ DeadLetters: TypeAlias = Callable[[StreamMessage[Any], Exception], object]
 _log = logging.getLogger("twicesafe")
 
 ACKED: Final = "the subscriber raised AckMessage"
-"""The recorded result of such a delivery: a repeat raises it, too, and publishes nothing."""
+"""Recorded as the result when a subscriber raises `AckMessage`. A repeat raises it again, and publishes nothing."""
 
 
 class IdempotentMessages:

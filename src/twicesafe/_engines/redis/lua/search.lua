@@ -24,7 +24,7 @@ for n, want in ipairs(questions) do
     survey[17], survey[18] = 0, -1
   else
     searches[#searches + 1] = n
-    if want.value and #want.value > 255 then want.value, want.states = nil, '' end -- no key has such a value
+    if want.value and #want.value > 255 then want.value, want.states = nil, '' end -- no key is that long
     if want.value then want.marked = string.char(#want.value) .. want.value end
     if want.value or want.scope then head = ENOUGH end
     if want.digits then -- two for each byte; an odd one is half of the byte that follows
