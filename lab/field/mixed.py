@@ -31,8 +31,11 @@ __all__ = ["mixed_modes"]
 HELD: Final = 0.5
 """Seconds for which every fifth transaction stays open: ten times what a claim waits for a row."""
 
-PATIENT: Final = Policy(wait=60, outage="run", retention=60)
-HASTY: Final = Policy(in_flight="reject", outage="run", retention=60)
+KEPT: Final = 86_400
+"""Seconds: longer than any trial. A record that expires between two deliveries is a new message by right."""
+
+PATIENT: Final = Policy(wait=60, outage="run", retention=KEPT)
+HASTY: Final = Policy(in_flight="reject", outage="run", retention=KEPT)
 
 
 class Place:
