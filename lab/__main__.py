@@ -21,6 +21,7 @@ field [TRIAL …]           real servers and processes, mistreated; all trials, 
   --seed N                the chances of an earlier run again
   --into FILE             write what was found into this file, as JSON
   --publish FILE …        publish what is in these files, beside the other trials; runs nothing
+  --add                   with --publish: they are further portions of what is published, not a new run
   --list                  what trials there are
 """
 
@@ -105,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     field.add_argument("--portion", type=int, nargs="+", default=[], metavar="N")
     field.add_argument("--into", type=Path, help="write what was found here, as JSON")
     field.add_argument("--publish", type=Path, nargs="+", default=[], metavar="FILE")
+    field.add_argument("--add", action="store_true")
     return parser
 
 
@@ -181,7 +183,7 @@ def _field(asked: argparse.Namespace) -> int:
             print(f"{entry.method:4} {name:26} {entry.question}")
         return 0
     if asked.publish:
-        report.publish_trials(fields.written(asked.publish))
+        report.publish_trials(fields.written(asked.publish), add=asked.add)
         return 0
     unknown = [name for name in asked.names if name not in TRIALS]
     if unknown:

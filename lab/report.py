@@ -56,8 +56,9 @@ def publish(new: Proof, parts: Sequence[str]) -> None:
     _write(proof)
 
 
-def publish_trials(trials: Iterable[Trial]) -> None:
-    """Trials of the field that were run apart: each replaces the published one of its name and engine."""
+def publish_trials(trials: Iterable[Trial], *, add: bool = False) -> None:
+    """Trials of the field that were run apart. Each replaces the published one of its name and engine, or is added
+    to it: further portions, perhaps of a later version."""
     proof = read(NUMBERS)
     new: dict[tuple[str, str], Trial] = {}
     for done in trials:
@@ -66,7 +67,16 @@ def publish_trials(trials: Iterable[Trial]) -> None:
         whole.version = whole.version or our_version()
         whole.add(done)
         whole.seconds += done.seconds
-    known = {(done.name, done.engine): done for done in proof.field} | new
+    known = {(done.name, done.engine): done for done in proof.field}
+    for place, whole in new.items():
+        if add and place in known:
+            before = known[place]
+            whole.add(before)
+            whole.seconds += before.seconds
+            whole.version = "; ".join(
+                sorted({*whole.version.split("; "), *before.version.split("; ")})
+            )
+        known[place] = whole
     proof.field = list(known.values())
     _write(proof)
 

@@ -77,7 +77,7 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
 
 def _apart(some: Sequence[Trial]) -> str:
     """What is said of trials that were run apart from the others."""
-    versions = sorted({done.version for done in some if done.version})
+    versions = sorted({one for done in some for one in done.version.split("; ") if one})
     whole = TRIALS[some[0].name].portions
     size = " Full size." if all(done.full for done in some) else ""
     if size and any(done.counts.get("portions", whole) != whole for done in some):

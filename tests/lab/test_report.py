@@ -78,6 +78,28 @@ def test_trials_that_were_run_apart_replace_their_own_rows(
     assert page == report.as_markdown(found)
 
 
+def test_further_portions_are_added_to_the_published_ones_with_both_versions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(report, "NUMBERS", tmp_path / "proof.json")
+    monkeypatch.setattr(report, "PAGE", tmp_path / "proof.md")
+    first, later = (new_trial("soak", "sqlite", 1, True) for _ in range(2))
+    first.tried, first.seconds, first.version = 3, 1.5, "an earlier version"
+    later.tried, later.seconds, later.version = 4, 2.0, "a later version"
+    for portion in (first, later):
+        portion.count("portions")
+    report.NUMBERS.write_bytes(
+        msgspec.json.encode(report.read(report.ROOT / "lab" / "results" / "proof.json"))
+    )
+    report.publish_trials([first])
+    report.publish_trials([later], add=True)
+    found = report.read(report.NUMBERS)
+    (row,) = [done for done in found.field if (done.name, done.engine) == ("soak", "sqlite")]
+    assert (row.tried, row.seconds, row.counts) == (7, 3.5, {"portions": 2})
+    assert row.version == "a later version; an earlier version"
+    assert "a later version, an earlier version" in report.PAGE.read_text("utf-8")
+
+
 def test_a_page_does_not_hide_what_broke():
     proof = report.read(report.NUMBERS)
     proof.simulations["leases"].violations.append(Found(1, "one result", "two"))
