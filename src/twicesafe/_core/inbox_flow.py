@@ -19,9 +19,8 @@ import msgspec
 
 from .. import events as ev
 from .._values.context import ActiveClaim
-from .._values.keys import Key
+from .._values.keys import Key, new_owner
 from .._values.outcomes import Outcome
-from .._values.owner_token import new_owner
 from .._values.records import Row
 from ..errors import (
     AtomicityBrokenError,

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from .. import _forking
 from .._core.call import Call, cause_of
 from .._core.commands import Flow, Raised, Returned, Sleep
+from .._core.delivery import admit_fast, admit_fast_async
 from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
-from .._core.fast_path import admit_fast, admit_fast_async, settle_fast, settle_fast_async
 from .._core.handler_kind import refuse_coroutine
 from .._core.outcome_recording import without_payload
 from .._core.protocol import Abandon, Ack, Claimed, Fail
-from .._core.settling import settle
+from .._core.settling import settle, settle_fast, settle_fast_async
 from .._values.context import ActiveClaim, active
 from ..errors import LeaseLostError, StoreError, StoreUnavailableError, UsageError
 from ..events import Held, StoreFailed
