@@ -192,6 +192,16 @@ class _Claim(Generic[T]):
         self._step_out()
         self._flow_run.end()
 
+    @property
+    def _is_held_by_caller(self) -> bool:
+        """The caller already holds this claim: waiting for it would never end."""
+        found, store = active.get(), self._receiver.store
+        while found is not None:
+            if found.key == self.key and not found.settled and _is_same_store(found.store, store):
+                return True
+            found = found.outer
+        return False
+
     def _step_out(self) -> None:
         if self._token is not None:
             try:
@@ -214,6 +224,13 @@ class _Claim(Generic[T]):
         if error is not None:
             return settle(self._call, self._held, Raised(error))
         return _give_back(self._call, self._held)
+
+
+def _is_same_store(one: Any, other: Any) -> bool:
+    """True for the same store, also if it was opened twice."""
+    return one is other or (
+        one is not None and one.url == other.url and bool(other.capabilities.shared)
+    )
 
 
 def _nothing() -> None: ...
