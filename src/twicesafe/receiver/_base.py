@@ -144,11 +144,11 @@ class ReceiverBase:
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """The scope that every key of this receiver starts with, unless the key is absolute."""
+        """The scope that every key starts with, unless the key is absolute. An inbox has its consumer first."""
         return self._front
 
     def key(self, key: KeyLike | None) -> Key:
-        """The full key: the context's scope, this receiver's scope, then the key's own scope."""
+        """The full key: the scope of the context, `scope`, then the key's own scope."""
         around = scope_of_context()
         scope = (*around, *self._front) if around else self._front
         return as_key(key, scope) if self._hidden is None else self._full_key(key, scope)
