@@ -180,8 +180,7 @@ class ReceiverBase:
         setting, print_, names = self._fingerprint, None, None
         if setting is not None:
             if connection is not None and setting is True:
-                args = tuple(None if arg is connection else arg for arg in args)
-                kwargs = {name: None if arg is connection else arg for name, arg in kwargs.items()}
+                args, kwargs = _without(connection, args, kwargs)
             print_, names = profile.fingerprint(setting, args, kwargs)
         call = Call(
             key,
@@ -265,6 +264,16 @@ class ReceiverBase:
         """The completer finds a durable function by its name; the last one of a name counts."""
         self._durables[durable.name] = durable
         return durable
+
+
+def _without(
+    connection: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """These arguments, with None in place of the connection."""
+    return (
+        tuple(None if arg is connection else arg for arg in args),
+        {name: None if arg is connection else arg for name, arg in kwargs.items()},
+    )
 
 
 def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> None:
