@@ -25,7 +25,7 @@ import httpx
 
 from twicesafe import Key, Receiver, State
 from twicesafe._core.protocol import ClaimRequest, Complete, Fail
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe.dashboard import dashboard
 
 CHUNK = 1000

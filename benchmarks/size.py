@@ -31,8 +31,7 @@ def fill(store: object, count: int, due: int = 0, batch: int = BATCH) -> None:
     """`count` completed records, through the store's own batch form; the first `due` are due."""
     from twicesafe._core.protocol import ClaimRequest, Complete
     from twicesafe._values.codecs import DEFAULT_CODEC
-    from twicesafe._values.keys import Key
-    from twicesafe._values.owner_token import new_owner
+    from twicesafe._values.keys import Key, new_owner
 
     payload = DEFAULT_CODEC.encode(RESULT)
     for numbers in _chunks(count, batch):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from twicesafe import Backoff, Key, Policy
 from twicesafe._core.protocol import Ack, ClaimRequest, Complete, Read, Renew, Verdict
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe._values.records import State
 from twicesafe.errors import StoreUnavailableError
 

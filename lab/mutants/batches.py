@@ -6,7 +6,7 @@ from typing import Any
 
 from twicesafe._core import batch, delivery, lifecycle
 from twicesafe._core.batch import _Batch
-from twicesafe._values.owner_token import is_ahead, new_owner
+from twicesafe._values.keys import is_ahead, new_owner
 from twicesafe._values.records import Cause
 
 from .registry import Patch, mutant

@@ -12,7 +12,7 @@ from twicesafe._core import inbox_flow as core
 from twicesafe._core import lifecycle
 from twicesafe._core.commands import Invoke, Raised
 from twicesafe._core.protocol import Claimed, ClaimRequest, Verdict
-from twicesafe._values import owner_token as tokens
+from twicesafe._values import keys as tokens
 from twicesafe._values.context import ActiveClaim
 from twicesafe._values.keys import Key
 from twicesafe._values.records import Row, State

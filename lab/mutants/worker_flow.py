@@ -14,7 +14,7 @@ from twicesafe._core.protocol import Abandon, Ack, Claimed, ClaimRequest, Comple
 from twicesafe._runtime.lease_keeper import LeaseKeeper
 from twicesafe._runtime.single_flight import SingleFlight
 from twicesafe._values.context import ActiveClaim
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe.errors import StoreUnavailableError
 
 from ..simulation.leases import process as processes

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Self
 
-from twicesafe._values import owner_token as tokens
+from twicesafe._values import keys as tokens
 
 from .study import Say
 from .violations import Violation

@@ -23,7 +23,7 @@ from twicesafe import (
     current_key,
 )
 from twicesafe._core.protocol import ClaimRequest, Fail
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe.consumers import (
     AsyncConsumer,
     Consumer,

@@ -28,7 +28,7 @@ from twicesafe._core.consuming.state import (
 )
 from twicesafe._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
 from twicesafe._core.resolved_policy import ResolvedPolicy
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe._values.policy import Backoff
 from twicesafe._values.records import State
 from twicesafe.errors import StoreUnavailableError

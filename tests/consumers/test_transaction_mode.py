@@ -17,7 +17,7 @@ import pytest
 
 from twicesafe import AsyncInbox, Backoff, Inbox, Policy, Record, State, current_claim
 from twicesafe._core.protocol import ClaimRequest
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, Message, Report
 from twicesafe.testing import MemoryBroker
 

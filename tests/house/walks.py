@@ -88,7 +88,7 @@ def function_on_sqlite(key: str = "tx-9") -> list[str]:
         with recorded() as lines:
             receiver.process(key, charge, 5)
     # Whether it looks at its file depends on the time since the last look.
-    return [line for line in lines if "DatabaseFile._look" not in line]
+    return [line for line in lines if "DatabaseFile.look" not in line]
 
 
 def repeat_on_sqlite() -> list[str]:

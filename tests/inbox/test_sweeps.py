@@ -18,7 +18,7 @@ from twicesafe._core.driving import drive
 from twicesafe._core.inbox_flow import DeferredWrite, Enter
 from twicesafe._core.protocol import ClaimRequest, Fail, Verdict
 from twicesafe._transactions import of
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 
 KINDS = ["psycopg", "pymysql"]
 

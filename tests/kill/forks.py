@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twicesafe import AsyncReceiver, Policy, Receiver
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 
 POLICY = Policy(in_flight="reject", lease=30)
 

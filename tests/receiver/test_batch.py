@@ -28,7 +28,7 @@ from twicesafe import (
 from twicesafe import events as ev
 from twicesafe._core.commands import LostBeforeStartError, Sleep
 from twicesafe._core.protocol import ClaimRequest
-from twicesafe._values.owner_token import is_ahead, new_owner, new_owner_ahead
+from twicesafe._values.keys import is_ahead, new_owner, new_owner_ahead
 
 
 def by_id(message: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Policy, StoreUnavailableError
-from twicesafe._engines.postgresql.loop_connections import SerialConnection
+from twicesafe._engines.postgresql.connections import SerialConnection
 from twicesafe._engines.redis import async_connection as stream
 from twicesafe.stores import ThreadedStore
 

@@ -27,8 +27,7 @@ from twicesafe import (
     UsageError,
 )
 from twicesafe._core.protocol import ClaimRequest, Verdict
-from twicesafe._values.keys import Key
-from twicesafe._values.owner_token import new_owner, new_owner_ahead
+from twicesafe._values.keys import Key, new_owner, new_owner_ahead
 from twicesafe.events import Event
 
 ENGINES = ["postgresql", "postgresql-generations", "asyncpg", "mysql", "sqlite"]

@@ -18,7 +18,7 @@ from tests.stores.drivers import KINDS, DriverReceiver, url_for
 from tests.stores.load import RESTARTS, Tasks, Threads, survive
 from twicesafe import AsyncReceiver, Policy, Receiver, StoreUnavailableError
 from twicesafe._core import settling
-from twicesafe._engines.postgresql import loop_connections
+from twicesafe._engines.postgresql import connections
 from twicesafe._runtime import event_loop
 
 LOADS = {"psycopg": Threads, "psycopg-async": Tasks, "asyncpg": Tasks}
@@ -142,7 +142,7 @@ async def test_cancelled_claims_are_given_back(
 ):
     """At every step of a claim; no later caller waits for the lease of a cancelled one."""
     # On a busy machine the server may take longer than the second that a cancelled caller waits.
-    monkeypatch.setattr(loop_connections, "SETTLING", 60.0)
+    monkeypatch.setattr(connections, "SETTLING", 60.0)
     for module in (event_loop, settling):
         monkeypatch.setattr(module, "RELEASE_TIMEOUT", 60.0)
 

@@ -15,7 +15,7 @@ from tests.polling import until
 from twicesafe import Inbox, Key, Policy, Receiver, State, StillInProgressError
 from twicesafe._core.protocol import ClaimRequest, Sweep, Verdict
 from twicesafe._engines.postgresql import PostgresStore
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe._values.records import SweepReport
 
 OLD = "UPDATE twicesafe_keys SET expires_at = 1 WHERE expires_at > 0"

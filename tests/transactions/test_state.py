@@ -12,7 +12,7 @@ import pytest
 from tests.transactions.kinds import Door
 from twicesafe import StoreUnavailableError, UsageError
 from twicesafe._transactions import of
-from twicesafe._transactions.state import TransactionState
+from twicesafe._transactions.base import TransactionState
 
 
 def of_a_driver_that_does_not_tell(door: Door) -> Any:

@@ -138,7 +138,7 @@ break_source(
 break_source(
     "a coroutine that an async handler returns is its answer",
     bug="an async handler that forgot an await is recorded as completed, though nothing ran",
-    file="_runtime/invocation.py",
+    file="_runtime/flow_run.py",
     old="""                        time_limit.reset(outer)
     except BaseException as error:
         return Raised(error)
@@ -191,7 +191,7 @@ break_source(
 break_source(
     "an interrupted handler's claim is not over",
     bug="what an interrupted handler left running is not told to stop",
-    file="_runtime/invocation.py",
+    file="_runtime/flow_run.py",
     old="        value = run()\n    except BaseException as error:\n",
     new="        value = run()\n    except Exception as error:\n",
     tests=[f"{INTERRUPTED}[sqlite3]"],

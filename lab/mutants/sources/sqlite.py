@@ -40,7 +40,7 @@ break_source(
     "a new connection trusts an old look",
     bug="a connection is opened to another file that was put in place in the last millisecond",
     file="_engines/sqlite/database_file.py",
-    old="            self._create()\n        else:\n            self._look()",
+    old="            self._create()\n        else:\n            self.look()",
     new="            self._create()\n        else:\n            self.check()",
     tests=[f"{FILES}test_a_look_holds_for_a_millisecond_and_not_for_a_new_connection"],
 )
@@ -161,7 +161,7 @@ break_source(
     "single statements are not checked against the file",
     bug="a claim and a completion in one statement do not notice that the file is another one",
     file="_engines/sqlite/requests.py",
-    old="values).rowcount\n            self._file.check()\n",
+    old="values).rowcount\n            if monotonic() >= self._file.next_look:\n                self._file.look()\n",
     new="values).rowcount\n",
     tests=[f"{FILES}test_a_new_key_finds_another_file"],
 )

@@ -17,7 +17,7 @@ def _break(name: str, bug: str, file: str, old: str, new: str, *tests: str) -> N
 _break(
     "sqlite isolation_level None begins",
     "a sqlite3 connection without isolation_level is taken for one that begins by itself",
-    "state.py",
+    "base.py",
     "return TransactionState.COMMITS if commits else TransactionState.BEGINS",
     "return TransactionState.BEGINS",
     "sqlite3/isolation_level-None",
@@ -25,7 +25,7 @@ _break(
 _break(
     "psycopg autocommit begins",
     "the driver's autocommit is not looked at, also below SQLAlchemy",
-    "state.py",
+    "base.py",
     "return TransactionState.COMMITS if connection.autocommit else TransactionState.BEGINS",
     "return TransactionState.BEGINS",
     "psycopg/autocommit",
@@ -33,7 +33,7 @@ _break(
 _break(
     "a failed postgresql transaction is open",
     "a transaction that takes no more statements is not refused before anything is sent",
-    "state.py",
+    "base.py",
     "if status == _PG_FAILED:",
     "if status < 0:",
     "psycopg/after-an-error",
@@ -41,7 +41,7 @@ _break(
 _break(
     "a psycopg pipeline is believed",
     "statements that are pending in a pipeline count as an open transaction; the next sync commits them",
-    "state.py",
+    "base.py",
     "if status == _PG_ACTIVE or (not answered and int(connection.pgconn.pipeline_status)):",
     "if status < 0:",
     "psycopg/autocommit,-pipeline,-a-statement-pending",
@@ -58,7 +58,7 @@ _break(
 _break(
     "asyncpg is always in a transaction",
     "an asyncpg connection without a transaction is taken",
-    "state.py",
+    "base.py",
     "return TransactionState.OPEN if connection.is_in_transaction() else TransactionState.COMMITS",
     "return TransactionState.OPEN",
     "asyncpg/nothing-is-said",
@@ -66,7 +66,7 @@ _break(
 _break(
     "mysql autocommit begins",
     "the server's autocommit flag is taken for its opposite",
-    "state.py",
+    "base.py",
     "    if not flags & _IN_TRANSACTION:\n        return TransactionState.COMMITS",
     "    if not flags & _IN_TRANSACTION:\n        return TransactionState.BEGINS",
     "pymysql/autocommit",
@@ -74,7 +74,7 @@ _break(
 _break(
     "a deadlock leaves mysql open",
     "the flags of an older answer are believed after an error that rolled all back",
-    "state.py",
+    "base.py",
     "return TransactionState.OPEN if answered else TransactionState.STALE",
     "return TransactionState.OPEN",
     "pymysql/autocommit,-rolled-back-by-a-deadlock",
@@ -82,7 +82,7 @@ _break(
 _break(
     "mysql log-in flags are believed",
     "what init_connect set after the log-in is not noticed",
-    "state.py",
+    "base.py",
     "elif _ANSWERED.get(connection) != session:",
     "elif session is None:",
     "pymysql/init_connect",
@@ -90,7 +90,7 @@ _break(
 _break(
     "a silent postgresql driver is open",
     "a driver that does not tell its state is taken for open",
-    "state.py",
+    "base.py",
     'return TransactionState.OPEN if rows[0][0] == "yes" else TransactionState.COMMITS',
     "return TransactionState.OPEN",
     f"{_STATE}::test_a_driver_that_does_not_tell_is_asked[psycopg]",
@@ -98,7 +98,7 @@ _break(
 _break(
     "a silent mysql driver is open",
     "a savepoint that is gone at once does not mean that there is no transaction",
-    "state.py",
+    "base.py",
     "    except AtomicityBrokenError:\n        return TransactionState.COMMITS\n",
     "    except AtomicityBrokenError:\n        return TransactionState.OPEN\n",
     f"{_STATE}::test_a_driver_that_does_not_tell_is_asked[pymysql]",

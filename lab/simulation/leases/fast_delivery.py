@@ -14,7 +14,7 @@ from greenlet import getcurrent, greenlet
 
 from twicesafe._core.call import Call
 from twicesafe._core.commands import Invoke, Reply
-from twicesafe._core.fast_path import deliver_fast, deliver_fast_async
+from twicesafe._core.delivery import deliver_fast, deliver_fast_async
 from twicesafe._values.context import ActiveClaim
 
 __all__ = ["fast_delivery"]

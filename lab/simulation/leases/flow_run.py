@@ -31,7 +31,7 @@ from twicesafe._core.commands import (
 from twicesafe._core.protocol import Abandon, ClaimRequest
 from twicesafe._runtime.single_flight import Flight
 from twicesafe._values.context import ActiveClaim
-from twicesafe._values.owner_token import is_ahead
+from twicesafe._values.keys import is_ahead
 from twicesafe._values.records import Cause
 from twicesafe.errors import LeaseLostError, StoreUnavailableError
 

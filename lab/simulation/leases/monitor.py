@@ -12,7 +12,7 @@ from typing import Any
 
 from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Verdict
 from twicesafe._core.transitions import TRANSITIONS, RecordEvent
-from twicesafe._values.owner_token import is_ahead
+from twicesafe._values.keys import is_ahead
 from twicesafe._values.records import Cause, Row, State
 
 from .invariants import broken

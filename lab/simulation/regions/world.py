@@ -11,7 +11,7 @@ from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail,
 from twicesafe._core.regions import claiming, failover, following
 from twicesafe._core.regions.epochs import REGISTER, On, create, key_of
 from twicesafe._core.regions.following import SOURCE, TARGET, Copied
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe._values.records import Row, State
 from twicesafe.errors import NotHomeError, StoreUnavailableError, TwicesafeError
 from twicesafe.stores.memory import MemoryStore

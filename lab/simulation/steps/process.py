@@ -12,7 +12,7 @@ from twicesafe._core.durable.run import RunCall, run_of
 from twicesafe._core.durable.run_operations import find_due
 from twicesafe._core.durable.run_requests import DueRun, Submit
 from twicesafe._core.durable.run_state import RunState
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 
 from ..leases.process import SimulatedKeeper
 from ..transactions.fibers import Fiber, judge

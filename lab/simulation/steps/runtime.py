@@ -22,7 +22,7 @@ from twicesafe._core.commands import (
 )
 from twicesafe._core.driving import drive
 from twicesafe._core.durable.run import deliver_run
-from twicesafe._runtime.invocation import invoke
+from twicesafe._runtime.flow_run import invoke
 from twicesafe._values.context import ActiveClaim
 from twicesafe.errors import LeaseLostError
 

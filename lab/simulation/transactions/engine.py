@@ -15,8 +15,14 @@ from twicesafe._core.inbox_flow import Enter, Entered, Leave
 from twicesafe._core.protocol import Claimed, Verdict
 from twicesafe._engines.sql.in_transaction import InTransaction, look
 from twicesafe._runtime.transaction import AsyncTransactionRuntime, TransactionRuntime
-from twicesafe._transactions.base import AsyncTransaction, Dialect, Ends, Style, Transaction
-from twicesafe._transactions.state import TransactionState
+from twicesafe._transactions.base import (
+    AsyncTransaction,
+    Dialect,
+    Ends,
+    Style,
+    Transaction,
+    TransactionState,
+)
 from twicesafe.errors import StillInProgressError
 from twicesafe.stores._base import Capabilities, Program
 

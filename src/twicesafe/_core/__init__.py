@@ -2,7 +2,7 @@
 
 One delivery:
 
-    delivery            from the claim to the answer, as a flow; `fast_path`: the same as plain calls
+    delivery            from the claim to the answer, as a flow, and as plain calls (the fast path)
     call                one delivery as data; `resolved_policy`: its policy in the units of the protocol
     duplicates          the answer or the error for a delivery that does not run the handler
     settling            the handler has ended: what to record, after which back-off, and the answer

@@ -24,8 +24,8 @@ from typing import Any, Final, TypeAlias
 
 from .. import events as ev
 from .._values.context import ActiveClaim
+from .._values.keys import is_ahead
 from .._values.outcomes import Outcome
-from .._values.owner_token import is_ahead
 from .._values.records import Cause
 from ..errors import StoreUnavailableError, TwicesafeError
 from .call import Call, cause_of

@@ -12,17 +12,18 @@ reply that holds the error, and this would leak a reference cycle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar, final
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar, final
 
 import msgspec
 
 from .._values.context import ActiveClaim
 from ..errors import LeaseLostError
 from .call import Call
-from .protocol import Claimed, Request
+from .protocol import Claimed, ClaimRequest, Complete, Request
 
 __all__ = [
+    "AsyncPerformer",
     "AwaitFlight",
     "Command",
     "Detach",
@@ -35,6 +36,7 @@ __all__ = [
     "NotStarted",
     "OnTransaction",
     "PerformMany",
+    "Performer",
     "Raised",
     "Reply",
     "Returned",
@@ -201,3 +203,21 @@ Command: TypeAlias = (
     | OnTransaction
 )
 Flow: TypeAlias = Generator[Any, Any, T]
+
+
+class Performer(Protocol):
+    """Performs every command of a flow. The three usual ones have a method each, which is faster."""
+
+    def perform(self, command: Any, /) -> Any: ...
+    def claim(self, ask: ClaimRequest, /) -> Any: ...
+    def invoke(self, claim: ActiveClaim, run: Callable[[], Any], /) -> Reply: ...
+    def record(self, ask: Complete, /) -> Any: ...
+
+
+class AsyncPerformer(Protocol):
+    """`Performer`, on an event loop."""
+
+    def perform(self, command: Any, /) -> Any: ...
+    def claim(self, ask: ClaimRequest, /) -> Awaitable[Any]: ...
+    def invoke(self, claim: ActiveClaim, run: Callable[[], Any], /) -> Awaitable[Reply]: ...
+    def record(self, ask: Complete, /) -> Awaitable[Any]: ...

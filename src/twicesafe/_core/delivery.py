@@ -4,8 +4,15 @@
     finish    invoke the handler, then settle (`settling`)
 
 The blocking and the async runtime run the same generators. They implement the protocol rules P2,
-P7, P9, P10 and P11; stores implement the others. `fast_path` makes the same decisions in the same
-order for the usual delivery, and continues here if anything unusual happens.
+P7, P9, P10 and P11; stores implement the others.
+
+The usual delivery takes the fast path, `deliver_fast`: plain calls instead of a generator, which make the
+decisions of the flow in its order, with its functions. Where anything else happens, it continues in the
+flow at that point: the store does not answer, another worker has the key, the handler raises, the result
+is not recorded. A delivery that is unusual from the start (it has a timeout, or may run without the
+store) is a flow from the start. Manual claims and HTTP requests use the two halves, `admit_fast` and
+`settle_fast`. The lab runs every schedule on both paths, compares what happened, and looks for its
+mutants on both.
 """
 
 from __future__ import annotations
@@ -14,23 +21,26 @@ from typing import Any, TypeAlias
 
 from .. import events as ev
 from .._values.context import ActiveClaim
+from .._values.keys import chance, new_owner, new_owner_ahead
 from .._values.outcomes import Outcome
-from .._values.owner_token import chance, new_owner, new_owner_ahead
 from .._values.records import State
 from ..errors import StoreUnavailableError
 from .call import Call, cause_of
 from .commands import (
+    AsyncPerformer,
     AwaitFlight,
     Detach,
     EndFlight,
     Flow,
     Invoke,
     JoinFlight,
+    Performer,
     Raised,
     Reply,
     Sleep,
     Watch,
 )
+from .driving import drive, drive_async
 from .duplicates import (
     outcome_of,
     refusal,
@@ -43,9 +53,21 @@ from .duplicates import (
 from .durable.run_requests import FOREVER
 from .observing import started, waited
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
-from .settling import settle
+from .settling import end_flight, settle, settle_fast, settle_fast_async
 
-__all__ = ["Asked", "admit", "admitted", "claim_request", "deliver", "finish", "granted"]
+__all__ = [
+    "Asked",
+    "admit",
+    "admit_fast",
+    "admit_fast_async",
+    "admitted",
+    "claim_request",
+    "deliver",
+    "deliver_fast",
+    "deliver_fast_async",
+    "finish",
+    "granted",
+]
 
 Asked: TypeAlias = tuple[ClaimRequest, float, Claimed | StoreUnavailableError]
 """A claim that was requested, when, and the answer or the error."""
@@ -96,6 +118,32 @@ def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
     if isinstance(reply, Raised):
         return reply
     return Outcome(reply.value, False, 0, call.key, 0)
+
+
+def deliver_fast(call: Call, flight: Any, run: Performer) -> Outcome[Any] | Raised:
+    """The fast path: `drive(deliver(call, flight), run.perform)`, in less time."""
+    if call.policy.timeout is not None or call.policy.outage_runs:
+        return drive(deliver(call, flight), run.perform)
+    claim = admit_fast(call, flight, run)
+    if type(claim) is Claimed:
+        return outcome_of(call, claim)
+    reply = run.invoke(claim, call.run)
+    if type(reply) is Raised:
+        return drive(settle(call, claim, reply), run.perform)
+    return settle_fast(call, claim, reply, run)
+
+
+async def deliver_fast_async(call: Call, flight: Any, run: AsyncPerformer) -> Outcome[Any] | Raised:
+    """The async version of `deliver_fast`."""
+    if call.policy.timeout is not None or call.policy.outage_runs:
+        return await drive_async(deliver(call, flight), run.perform)
+    claim = await admit_fast_async(call, flight, run)
+    if type(claim) is Claimed:
+        return outcome_of(call, claim)
+    reply = await run.invoke(claim, call.run)
+    if type(reply) is Raised:
+        return await drive_async(settle(call, claim, reply), run.perform)
+    return await settle_fast_async(call, claim, reply, run)
 
 
 # --- admit: who runs? ------------------------------------------------------------------------
@@ -156,6 +204,42 @@ def admit(
     except StoreUnavailableError as error:
         call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
         raise
+
+
+def admit_fast(call: Call, flight: Any, run: Performer) -> ActiveClaim | Claimed:
+    """`drive(admit(call, flight), run.perform)`, in less time."""
+    if flight is not None:
+        return drive(admit(call, flight), run.perform)  # type: ignore[no-any-return]
+    ask, sent = claim_request(call, call.looked), call.clock()
+    try:
+        answer = run.claim(ask)
+    except StoreUnavailableError as error:
+        answer, claim = error, None
+    else:
+        claim = admitted(call, ask, sent, answer)
+    if claim is None:
+        return drive(admit(call, asked=(ask, sent, answer)), run.perform)  # type: ignore[no-any-return]
+    if type(claim) is Claimed and call.flight.awaited:
+        drive(end_flight(claim), run.perform)
+    return claim
+
+
+async def admit_fast_async(call: Call, flight: Any, run: AsyncPerformer) -> ActiveClaim | Claimed:
+    """The async version of `admit_fast`."""
+    if flight is not None:
+        return await drive_async(admit(call, flight), run.perform)
+    ask, sent = claim_request(call, call.looked), call.clock()
+    try:
+        answer = await run.claim(ask)
+    except StoreUnavailableError as error:
+        answer, claim = error, None
+    else:
+        claim = admitted(call, ask, sent, answer)
+    if claim is None:
+        return await drive_async(admit(call, asked=(ask, sent, answer)), run.perform)
+    if type(claim) is Claimed and call.flight.awaited:
+        await drive_async(end_flight(claim), run.perform)
+    return claim
 
 
 def claim_request(call: Call, looked: bool = False, ahead: bool = False) -> ClaimRequest:

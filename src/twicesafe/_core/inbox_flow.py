@@ -18,10 +18,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from .. import events as ev
-from .._values.context import ActiveClaim
-from .._values.keys import Key
+from .._values.context import ActiveClaim, active
+from .._values.keys import Key, new_owner
 from .._values.outcomes import Outcome
-from .._values.owner_token import new_owner
 from .._values.records import Row
 from ..errors import (
     AtomicityBrokenError,
@@ -200,7 +199,8 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
     `must_keep`: a result that cannot be stored is an error. `waits`: waiting for a deferred write
     can help; it cannot where the caller's open transaction keeps out all other writers.
     """
-    refuse_own_wait(call)
+    if active.get() is not None:
+        refuse_own_wait(call)
     if waits:
         yield AwaitDeferred(call.key.id, DEFERRED_WAIT)
     ask = entry(call)

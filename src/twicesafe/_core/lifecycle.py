@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from .._values.owner_token import is_ahead
+from .._values.keys import is_ahead
 from .._values.records import Cause, Row, State
 from .operator_lifecycle import (
     ORDER,

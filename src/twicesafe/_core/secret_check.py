@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from .._values.hidden_keys import CHECK_KEY, OURS, HiddenKeys, is_hidden
-from .._values.owner_token import new_owner
+from .._values.keys import new_owner
 from .._values.records import Row
 from ..errors import ConfigurationError
 from .durable.run_requests import FOREVER

@@ -42,9 +42,9 @@ from .._core.commands import (
     Watch,
     Within,
 )
+from .._core.delivery import deliver_fast
 from .._core.driving import drive
 from .._core.durable.run import deliver_run
-from .._core.fast_path import deliver_fast
 from .._core.protocol import ClaimRequest
 from .._values.breaker import Breaker
 from .._values.context import ActiveClaim, active
@@ -53,9 +53,8 @@ from .._values.wakeup import Wakeup
 from ..errors import LeaseLostError
 from .batch_jobs import ThreadJobs
 from .checked_store import CheckedStore
-from .flow_run import CLAIMS, RECORDING, FlowRun
+from .flow_run import CLAIMS, RECORDING, FlowRun, invoke
 from .guarded_store import GuardedStore, StoreGuard
-from .invocation import invoke
 from .shared_state import SharedState
 
 __all__ = ["BlockingFlowRun", "BlockingRuntime"]

@@ -33,9 +33,9 @@ from .._core.commands import (
     Watch,
     Within,
 )
+from .._core.delivery import deliver_fast_async
 from .._core.driving import drive_async
 from .._core.durable.run import deliver_run
-from .._core.fast_path import deliver_fast_async
 from .._core.protocol import ClaimRequest
 from .._core.settling import RELEASE_TIMEOUT
 from .._values.breaker import Breaker
@@ -44,9 +44,8 @@ from .._values.outcomes import Outcome
 from ..errors import LeaseLostError, UsageError
 from .batch_jobs import TaskJobs
 from .checked_store import AsyncCheckedStore
-from .flow_run import CLAIMS, RECORDING, FlowRun
+from .flow_run import CLAIMS, RECORDING, FlowRun, invoke_async
 from .guarded_store import AsyncGuardedStore, GuardedStore, StoreGuard
-from .invocation import invoke_async
 from .loop_connection import LoopConnection
 from .shared_state import SharedState
 

@@ -3,23 +3,42 @@
 That is its single flight (other callers may wait for it), its claims (the keeper renews their
 leases), and the claims that it requested but does not hold yet (released if it never does). The two
 runtimes perform commands differently, but keep the same state.
+
+`invoke` runs a handler under its claim, in every runtime. The claim is active (`current_claim`) only while
+the handler runs. Whatever the handler raises is the reply, cancellations and interrupts too. The flow must
+learn that the attempt is over, so that tasks and threads that the handler left running see `lost`. The
+flow's caller raises it afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from contextvars import ContextVar
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import _forking
 from .._core.call import Call
-from .._core.commands import AwaitFlight, EndFlight, JoinFlight, PerformMany
+from .._core.commands import (
+    AwaitFlight,
+    EndFlight,
+    JoinFlight,
+    PerformMany,
+    Raised,
+    Reply,
+    Returned,
+)
 from .._core.durable.run_requests import FOREVER, FailRun, RecordStep, StartRun, Suspend
+from .._core.handler_kind import refuse_coroutine
 from .._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
 from .._core.searching import QUESTIONS
-from .._values.context import ActiveClaim
+from .._values.context import ActiveClaim, active
 from .single_flight import Flight, SingleFlight
 
-__all__ = ["CLAIMS", "RECORDING", "FlowRun"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["CLAIMS", "RECORDING", "FlowRun", "invoke", "invoke_async", "time_limit"]
 
 CLAIMS: Final = frozenset({ClaimRequest, StartRun})
 """Requests whose claim is given back if its caller is interrupted before it runs."""
@@ -172,3 +191,57 @@ class FlowRun:
         if self._flight is not None:
             self._flights.end(self._flight, command.answer)
             self._flight = None
+
+
+time_limit: ContextVar[asyncio.Timeout | None] = ContextVar("time_limit", default=None)
+"""The time-out of the async handler that runs now: it knows whether it was the one that cancelled."""
+
+
+def invoke(claim: ActiveClaim | None, run: Callable[[], Any]) -> Reply:
+    """Run a blocking handler in the caller's own thread."""
+    token = None
+    if claim is not None:
+        claim.outer = active.get()
+        token = active.set(claim)
+    try:
+        value = run()
+    except BaseException as error:
+        return Raised(error)
+    finally:
+        if token is not None:
+            active.reset(token)
+    if type(value) is CoroutineType:
+        return Raised(refuse_coroutine(value))
+    return Returned(value)
+
+
+async def invoke_async(
+    claim: ActiveClaim | None, run: Callable[[], Any], seconds: float | None = None
+) -> Reply:
+    """Run an async handler in the caller's own task. It is cancelled after `seconds`."""
+    token = None
+    if claim is not None:
+        claim.outer = active.get()
+        token = active.set(claim)
+    try:
+        value = run()
+        if type(value) is CoroutineType or hasattr(value, "__await__"):
+            if seconds is None:
+                value = await value
+            else:
+                import asyncio
+
+                async with asyncio.timeout(seconds) as limit:
+                    outer = time_limit.set(limit)
+                    try:
+                        value = await value
+                    finally:
+                        time_limit.reset(outer)
+    except BaseException as error:
+        return Raised(error)
+    finally:
+        if token is not None:
+            active.reset(token)
+    if type(value) is CoroutineType:
+        return Raised(refuse_coroutine(value))
+    return Returned(value)

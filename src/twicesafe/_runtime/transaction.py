@@ -22,7 +22,7 @@ from .._values.clocks import WorkerClock, since_boot
 from .._values.closed import closed, require_open
 from ..errors import SchemaVersionError, StoreUnavailableError, UsageError
 from .deferred_writes import DeferredWrites
-from .invocation import invoke, invoke_async
+from .flow_run import invoke, invoke_async
 
 __all__ = [
     "AsyncTransactionRun",

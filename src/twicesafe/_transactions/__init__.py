@@ -5,8 +5,8 @@
     transaction.run(program)              # our statements, inside the caller's transaction
 
 The module names of an object's classes say which file handles it, so no driver is loaded that the
-caller did not load. `base` never begins or ends the caller's transaction, `state` finds out whether
-one is open, and `driver_errors` says what a driver's error means.
+caller did not load. `base` finds out whether a transaction is open, and never begins or ends it;
+`driver_errors` says what a driver's error means.
 
     sqlite            sqlite3, aiosqlite
     psycopg           psycopg 3, blocking and async

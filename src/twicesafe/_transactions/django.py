@@ -11,8 +11,7 @@ from typing import Any, Final, cast
 
 from .._engines.sql.commands import Change, Query
 from ..errors import AtomicityBrokenError, TwicesafeError, UsageError
-from .base import Dialect, Ends, Style, Transaction, plain
-from .state import TransactionState, refuse_pipeline
+from .base import Dialect, Ends, Style, Transaction, TransactionState, plain, refuse_pipeline
 
 __all__ = ["DjangoTransaction"]
 

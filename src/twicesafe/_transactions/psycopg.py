@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._engines.sql.commands import Change, Query
-from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction
-from .state import sync, sync_async
+from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction, sync, sync_async
 
 __all__ = ["AsyncPsycopgTransaction", "PsycopgTransaction"]
 

@@ -17,9 +17,19 @@ from typing import Any, Final, cast
 
 from .._engines.sql.commands import Change, Query
 from ..errors import UsageError
-from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction, plain
+from .base import (
+    AsyncTransaction,
+    Described,
+    Dialect,
+    Ends,
+    Style,
+    Transaction,
+    TransactionState,
+    plain,
+    refuse_pipeline,
+    state_of,
+)
 from .mysql import with_hex
-from .state import TransactionState, refuse_pipeline, state_of
 
 __all__ = [
     "AsyncConnectionTransaction",

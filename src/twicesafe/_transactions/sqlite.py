@@ -10,9 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from .._engines.sql.commands import Change, Query
-from .base import AsyncTransaction, Described, Dialect, Ends, Style, Transaction
+from .base import (
+    AsyncTransaction,
+    Described,
+    Dialect,
+    Ends,
+    Style,
+    Transaction,
+    TransactionState,
+    state_of,
+)
 from .driver_errors import explain
-from .state import TransactionState, state_of
 
 __all__ = ["AiosqliteTransaction", "SqliteTransaction"]
 

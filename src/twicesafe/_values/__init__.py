@@ -1,6 +1,6 @@
 """Values: keys, fingerprints, records, policies, codecs and the current claim. No I/O, and no thread is started.
 
-keys            the identity of one operation; `hidden_keys`, `signed_key`
+keys            the identity of one operation, and owner tokens; `hidden_keys`, `signed_key`
 fingerprint     is this repeat the same request?; `canonical`: one byte string per value
 policy          the settings of a receiver, and its back-off; `breaker`: those of a circuit breaker
 records         what a store keeps about a key; `steps`: about the parts of a durable run
@@ -8,7 +8,6 @@ outcomes        what a caller gets
 context         the claim that the current code runs under; `branches`: its thread or task
 codecs/         results as bytes; `object_fields`: objects of a user's class as named fields
 cipher          the interface of encryption; `key_source`: where a key file is read from
-owner_token     who made a claim
 clocks          the worker's clock, and that of embedded stores
 settings        one wording for wrong settings; `quantities`: rates, shares and sizes
 drivers         packages that an extra installs

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from .._runtime.invocation import time_limit
+from .._runtime.flow_run import time_limit
 
 __all__ = ["contained", "contained_async"]
 

@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from .. import events
-from .._core import inbox_flow as core
 from .._core.call import Call
-from .._core.commands import Flow
 from .._core.handler_profile import FingerprintSetting, HandlerProfile, claimed_content
-from .._values.context import scope_of_context
 from .._values.fingerprint import stated
 from .._values.keys import Key, KeyLike
 from .._values.policy import Policy
@@ -30,8 +27,6 @@ _UNUSED: Final = (
 
 class InboxBase(ReceiverBase):
     """Settings, and how a message becomes a call. No I/O."""
-
-    _consumer: tuple[str, ...] = ()
 
     def _set_up(
         self,
@@ -60,10 +55,6 @@ class InboxBase(ReceiverBase):
         self._tracer = events.tracer_of(observers)
         Key("-", self.scope)  # a scope is checked like any other
 
-    def _configure(self, policy: Policy | None, scope: Iterable[str], *more: Any) -> None:
-        super()._configure(policy, scope, *more)
-        self._front = (*self._consumer, *self._scope)
-
     def _place(self) -> str:
         return str(self.store.url)
 
@@ -78,21 +69,7 @@ class InboxBase(ReceiverBase):
         _refuse_unused(policy)
         return super().options(policy=policy, scope=scope, fingerprint=fingerprint)
 
-    @property
-    def scope(self) -> tuple[str, ...]:
-        """The scope that every key of this inbox starts with: the consumer, then its own scope."""
-        return self._front
-
-    def key(self, key: KeyLike | None) -> Key:
-        """The full key of a message. Unless the key is absolute, it includes the consumer: two
-        consumers of one message both run."""
-        around = scope_of_context()
-        return self._full_key(key, (*around, *self._front) if around else self._front)
-
     # -- from messages to calls ---------------------------------------------------------------
-
-    def _receive(self, call: Call) -> Flow[Any]:
-        return core.receive(call, self._must_keep, self._waits)
 
     def _plain_call(self, id_: KeyLike, content: object) -> Call:
         """A call without a handler: `accept`."""
@@ -101,21 +78,6 @@ class InboxBase(ReceiverBase):
             *(key, _nothing, self._resolved, Any, stated(content), None),
             *(self._runtime.clock, self._notify, self._observed),
         )
-
-    def _message_call(
-        self,
-        key: Key,
-        run: Callable[[], Any],
-        profile: HandlerProfile,
-        connection: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Call:
-        """The call for a message; the fingerprint leaves the connection out."""
-        if self._fingerprint is True:
-            args = tuple(None if arg is connection else arg for arg in args)
-            kwargs = {name: None if arg is connection else arg for name, arg in kwargs.items()}
-        return self._call(key, run, profile, args, kwargs)
 
     def _decorated(
         self, function: Any, given: Decoration

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from .._core.call import Call
 from .._core.handler_profile import HandlerProfile
 from .._core.inbox_flow import look_up as recorded
+from .._core.inbox_flow import receive
 from .._transactions.fresh_connection import async_transaction, transaction
 from .._values.keys import Key
 from .._values.outcomes import Outcome
@@ -43,7 +44,7 @@ class ConsumerDelivery(NamedTuple):
     def call(self, connection: Any, spent: int = 0) -> Call:
         args = (connection, self.message)
         run = functools.partial(self.handler, *args)
-        call: Call = self.inbox._message_call(self.key, run, self.profile, connection, args, {})
+        call: Call = self.inbox._call(self.key, run, self.profile, args, {}, connection)
         call.decide, call.spent = self.decide, spent
         return call
 
@@ -60,7 +61,7 @@ def deliver(given: ConsumerDelivery, spent: int = 0) -> Outcome[Any]:
     inbox: Inbox = given.inbox
 
     def run(connection: Any) -> Outcome[Any]:
-        flow = inbox._receive(given.call(connection, spent))
+        flow = receive(given.call(connection, spent), inbox._must_keep, inbox._waits)
         return value_or_raise(inbox._runtime.run(connection, flow))
 
     return _in_transaction(given, run)
@@ -99,7 +100,7 @@ async def deliver_async(given: ConsumerDelivery, spent: int = 0) -> Outcome[Any]
     inbox: AsyncInbox = given.inbox
 
     async def run(connection: Any) -> Outcome[Any]:
-        flow = inbox._receive(given.call(connection, spent))
+        flow = receive(given.call(connection, spent), inbox._must_keep, inbox._waits)
         return value_or_raise(await inbox._runtime.run(connection, flow))
 
     return await _in_async_transaction(given, run)

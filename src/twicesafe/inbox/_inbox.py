@@ -150,8 +150,9 @@ class Inbox(Decorator, InboxBase):
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs, "inbox")
         run = functools.partial(handler, *args, **kwargs)
-        call = self._message_call(self._delivered_key(key), run, profile, connection, args, kwargs)
-        return value_or_raise(self._runtime.run(connection, self._receive(call)))
+        call = self._call(self._delivered_key(key), run, profile, args, kwargs, connection)
+        flow = core.receive(call, self._must_keep, self._waits)
+        return value_or_raise(self._runtime.run(connection, flow))
 
     def _answering(self, function: Any, given: Decoration) -> Callable[..., Outcome[Any]]:
         owner, profile, key_of = self._decorated(function, given)
@@ -162,8 +163,9 @@ class Inbox(Decorator, InboxBase):
             run = functools.partial(function, *args, **kwargs)
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
-            call = owner._message_call(full, run, profile, connection, args, kwargs)
-            return value_or_raise(owner._runtime.run(connection, owner._receive(call)))
+            call = owner._call(full, run, profile, args, kwargs, connection)
+            flow = core.receive(call, owner._must_keep, owner._waits)
+            return value_or_raise(owner._runtime.run(connection, flow))
 
         return answer
 
@@ -285,8 +287,9 @@ class AsyncInbox(AsyncDecorator, InboxBase):
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs, "inbox")
         run = functools.partial(handler, *args, **kwargs)
-        call = self._message_call(self._delivered_key(key), run, profile, connection, args, kwargs)
-        return value_or_raise(await self._runtime.run(connection, self._receive(call)))
+        call = self._call(self._delivered_key(key), run, profile, args, kwargs, connection)
+        flow = core.receive(call, self._must_keep, self._waits)
+        return value_or_raise(await self._runtime.run(connection, flow))
 
     def _answering(
         self, function: Any, given: Decoration
@@ -299,8 +302,9 @@ class AsyncInbox(AsyncDecorator, InboxBase):
             run = functools.partial(function, *args, **kwargs)
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
-            call = owner._message_call(full, run, profile, connection, args, kwargs)
-            return value_or_raise(await owner._runtime.run(connection, owner._receive(call)))
+            call = owner._call(full, run, profile, args, kwargs, connection)
+            flow = core.receive(call, owner._must_keep, owner._waits)
+            return value_or_raise(await owner._runtime.run(connection, flow))
 
         return answer
 

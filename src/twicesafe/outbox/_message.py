@@ -58,13 +58,15 @@ def checked(fields: Mapping[str, Any], ordered: bool, max_bytes: int) -> Added:
         )
     id_ = fields.get("id")
     if id_ is None:
-        id_ = outgoing_key(numbered(f"outbox {topic}"))
+        id_ = sent = outgoing_key(numbered(f"outbox {topic}"))  # our own keys need no quotes
     elif not isinstance(id_, str) or _ID.fullmatch(id_) is None:
         raise UsageError("id= must be 1 to 255 visible ASCII characters")
+    else:
+        sent = field_of(id_)
     given = fields.get("headers")
     headers = {} if given is None else _headers(given)
     headers.setdefault("content-type", kind)
-    headers.setdefault("idempotency-key", field_of(id_))
+    headers.setdefault("idempotency-key", sent)
     if "opentelemetry.trace" in sys.modules and "traceparent" not in headers:
         _put_trace(headers)
     message = Message(id_, topic, body, key, headers)

@@ -51,6 +51,10 @@ class ReceiverBase:
     _runtime: Any
     store: Any
     _upkeep: list[Any]
+    _consumer: tuple[str, ...] = ()
+    """Of an inbox: in front of its scope, so that two consumers of one message both run."""
+    _front: tuple[str, ...]
+    """What every key starts with, unless it is absolute."""
     _tracer: CarefulTracer | None = None
     _activity: Any = None
     """What `health` looks at; only if there are observers."""
@@ -76,6 +80,7 @@ class ReceiverBase:
         self._resolved = ResolvedPolicy(self.policy)
         self._trusts_all = self.policy.signatures is None
         self._scope = Key("-", scope).scope  # a scope is checked like any other
+        self._front = (*self._consumer, *self._scope)
         self._fingerprint = check_setting(fingerprint)
         self._notify = notify
         self._observed = observed
@@ -139,13 +144,13 @@ class ReceiverBase:
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """The scope that every key of this receiver starts with, unless the key is absolute."""
-        return self._scope
+        """The scope that every key starts with, unless the key is absolute. An inbox has its consumer first."""
+        return self._front
 
     def key(self, key: KeyLike | None) -> Key:
-        """The full key: the context's scope, this receiver's scope, then the key's own scope."""
+        """The full key: the scope of the context, `scope`, then the key's own scope."""
         around = scope_of_context()
-        scope = (*around, *self._scope) if around else self._scope
+        scope = (*around, *self._front) if around else self._front
         return as_key(key, scope) if self._hidden is None else self._full_key(key, scope)
 
     def _full_key(self, key: KeyLike | None, scope: tuple[str, ...]) -> Key:
@@ -169,11 +174,14 @@ class ReceiverBase:
         profile: HandlerProfile,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        connection: Any = None,
     ) -> Call:
-        setting = self._fingerprint
-        print_, names = (
-            (None, None) if setting is None else profile.fingerprint(setting, args, kwargs)
-        )
+        """`connection`: an argument that the fingerprint leaves out."""
+        setting, print_, names = self._fingerprint, None, None
+        if setting is not None:
+            if connection is not None and setting is True:
+                args, kwargs = _without(connection, args, kwargs)
+            print_, names = profile.fingerprint(setting, args, kwargs)
         call = Call(
             key,
             run,
@@ -256,6 +264,16 @@ class ReceiverBase:
         """The completer finds a durable function by its name; the last one of a name counts."""
         self._durables[durable.name] = durable
         return durable
+
+
+def _without(
+    connection: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """These arguments, with None in place of the connection."""
+    return (
+        tuple(None if arg is connection else arg for arg in args),
+        {name: None if arg is connection else arg for name, arg in kwargs.items()},
+    )
 
 
 def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> None:

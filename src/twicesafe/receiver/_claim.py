@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from .. import _forking
 from .._core.call import Call, cause_of
 from .._core.commands import Flow, Raised, Returned, Sleep
+from .._core.delivery import admit_fast, admit_fast_async
 from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
-from .._core.fast_path import admit_fast, admit_fast_async, settle_fast, settle_fast_async
 from .._core.handler_kind import refuse_coroutine
 from .._core.outcome_recording import without_payload
 from .._core.protocol import Abandon, Ack, Claimed, Fail
-from .._core.settling import settle
+from .._core.settling import settle, settle_fast, settle_fast_async
 from .._values.context import ActiveClaim, active
 from ..errors import LeaseLostError, StoreError, StoreUnavailableError, UsageError
 from ..events import Held, StoreFailed
@@ -192,6 +192,16 @@ class _Claim(Generic[T]):
         self._step_out()
         self._flow_run.end()
 
+    @property
+    def _is_held_by_caller(self) -> bool:
+        """The caller already holds this claim: waiting for it would never end."""
+        found, store = active.get(), self._receiver.store
+        while found is not None:
+            if found.key == self.key and not found.settled and _is_same_store(found.store, store):
+                return True
+            found = found.outer
+        return False
+
     def _step_out(self) -> None:
         if self._token is not None:
             try:
@@ -214,6 +224,13 @@ class _Claim(Generic[T]):
         if error is not None:
             return settle(self._call, self._held, Raised(error))
         return _give_back(self._call, self._held)
+
+
+def _is_same_store(one: Any, other: Any) -> bool:
+    """True for the same store, also if it was opened twice."""
+    return one is other or (
+        one is not None and one.url == other.url and bool(other.capabilities.shared)
+    )
 
 
 def _nothing() -> None: ...

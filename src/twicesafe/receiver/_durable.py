@@ -39,9 +39,8 @@ from .._core.handler_scope import scope_of_function
 from .._core.protocol import Claimed, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._values.fingerprint import field_names, stated
-from .._values.keys import Key, KeyLike
+from .._values.keys import Key, KeyLike, new_owner
 from .._values.outcomes import Outcome
-from .._values.owner_token import new_owner
 from .._values.policy import Policy
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
 from ._base import ReceiverBase, value_or_raise

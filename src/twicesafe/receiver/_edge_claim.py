@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from .._core.driving import drive, drive_async
-from .._values.context import active
 from ..events import Event
 from ._claim import AsyncClaim, Claim, _Claim
 
@@ -21,15 +20,7 @@ AT_ONCE: Final = 0
 
 
 class _EdgeClaim(_Claim[Any]):
-    @property
-    def is_held_by_caller(self) -> bool:
-        """The caller already holds this claim: waiting for it would never end."""
-        found, store = active.get(), self._receiver.store
-        while found is not None:
-            if found.key == self.key and not found.settled and _is_same_store(found.store, store):
-                return True
-            found = found.outer
-        return False
+    is_held_by_caller = _Claim._is_held_by_caller
 
     leave_context = _Claim._step_out
     """Take the claim out of the current context, without ending it."""
@@ -60,10 +51,3 @@ class AsyncEdgeClaim(_EdgeClaim, AsyncClaim[Any]):
         assert self._flow_run is not None
         await drive_async(flow, self._flow_run.perform)
         self._gave_up()
-
-
-def _is_same_store(one: Any, other: Any) -> bool:
-    """True for the same store, also if it was opened twice."""
-    return one is other or (
-        one is not None and one.url == other.url and bool(other.capabilities.shared)
-    )

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
 from twicesafe._core.protocol import Ack
-from twicesafe._values.owner_token import is_ahead
+from twicesafe._values.keys import is_ahead
 from twicesafe._values.records import State
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ... import events as ev
-from ..._values.owner_token import chance
+from ..._values.keys import chance
 from ..._values.policy import Backoff
 from ...errors import StoreUnavailableError
 from ..call import cause_of

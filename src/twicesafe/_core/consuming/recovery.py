@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from ..._values.owner_token import chance, new_owner
+from ..._values.keys import chance, new_owner
 from ..._values.settings import Duration, seconds
 from ...errors import ConfigurationError, text_of
 from ..resolved_policy import ResolvedPolicy

@@ -13,7 +13,7 @@ import msgspec
 
 from ... import events as ev
 from ..._values.clocks import WorkerClock
-from ..._values.owner_token import new_owner
+from ..._values.keys import new_owner
 from ..call import Call
 from ..commands import Detach, Invoke
 from .message import Message, Received

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from ... import events as ev
-from ..._values.owner_token import chance
+from ..._values.keys import chance
 from ..._values.records import State
 from ..._values.steps import StepState
 from ...errors import (

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ..._values.keys import Key
-from ..._values.owner_token import new_owner
+from ..._values.keys import Key, new_owner
 from ..._values.records import Row, State
 from ..._values.steps import StepState
 from ...errors import UsageError

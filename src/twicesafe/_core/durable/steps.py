@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ... import events as ev
-from ..._values.owner_token import chance
+from ..._values.keys import chance
 from ..._values.records import Cause
 from ..._values.steps import Step, StepState
 from ...errors import (

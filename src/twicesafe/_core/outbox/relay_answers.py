@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ... import events
-from ..._values.owner_token import chance
+from ..._values.keys import chance
 from ...errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
 from .publisher import NOT_TRIED, NotNow
 from .relay_lease import REST, RelayState

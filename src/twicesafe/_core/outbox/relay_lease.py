@@ -24,7 +24,7 @@ import msgspec
 
 from ... import events
 from ..._values.cipher import Cipher
-from ..._values.owner_token import chance, new_owner
+from ..._values.keys import chance, new_owner
 from ..._values.policy import Backoff
 from ...errors import BrokerUnavailableError, StoreError, TwicesafeError
 from ..commands import Flow

@@ -18,7 +18,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from ... import events
-from ..._values.owner_token import chance
+from ..._values.keys import chance
 from ...errors import CorruptRecordError, StoreError
 from ..commands import Flow
 from ..encrypting import decrypt_body

@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ..._values.keys import Key
-from ..._values.owner_token import new_owner
+from ..._values.keys import Key, new_owner
 from ..._values.records import Row, State
 from ...errors import ConfigurationError, CorruptRecordError, UsageError
 from ..durable.run_requests import FOREVER

@@ -7,8 +7,7 @@
 
     settings          the URL, and what an error means
     store             the blocking store: a pool of connections
-    async_store       the async stores
-    loop_connections  the connections of one event loop; concurrent calls share statements
+    async_store       the async stores, and their connections per event loop; concurrent calls share statements
     connections       one async connection of either driver
     statement_runner  runs statements on a connection of psycopg
     session           what a new connection checks and sets; how a pooler is detected

@@ -1,42 +1,147 @@
 """The async PostgreSQL stores: psycopg 3 or asyncpg, with the same programs.
 
-Each event loop has its own connections (`loop_connections`), opened on first use. The first one also
-checks the schema.
+Each event loop has four connections of its own (`LoopConnections`), each with one program at a time. One
+is for claims, one for ends (complete, fail), one for claims of keys that an open transaction locks, and
+one for all other work. Calls that arrive while a connection is busy share its next statement
+(`AsyncBatcher`). They are opened on first use; the first one also checks the schema.
 """
 
 from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.outbox.requests import OutboxRequest, Reply
 from ..._core.protocol import Request
 from ..._values.drivers import require
+from ...errors import StoreError
 from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
-from ...stores._batching import PerLoop
+from ...stores._batching import AsyncBatcher, PerLoop, uncancellable
 from ...stores._outbox_port import AsyncOutboxPort
 from ..sql.commands import Change, Query, dollars
 from ..sql.layouts import WIDE
 from ..sql.migrations import prepare
-from .connections import AsyncConnection, AsyncpgConnection, PsycopgConnection
+from .connections import AsyncConnection, AsyncpgConnection, PsycopgConnection, SerialConnection
 from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
-from .loop_connections import LoopConnections
 from .outbox_programs import PostgresOutbox, wakeup_id
 from .programs import PostgresPrograms
 from .session import set_up_session
 from .settings import Settings, percents, pooler_met
 from .statements import NOW
-from .store import (
-    CAPABILITIES,
-    PostgresStore,
-)
+from .store import BATCH, CAPABILITIES, POLL, PostgresStore
+from .wakeups import AsyncListener
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]
 
 T = TypeVar("T")
+
+CLAIMS: Final = frozenset({"claim", "start_run", "submit_run", "abandon"})
+
+
+class LoopConnections:
+    """The connections of one event loop, and which request goes to which."""
+
+    def __init__(self, store: AsyncStoreBase) -> None:
+        self._store = store
+        self._claims = SerialConnection(store)
+        self._ends = SerialConnection(store)
+        self.other = SerialConnection(store)
+        self._locked = SerialConnection(store)
+        """For claims of keys that an open transaction locks: no other call waits behind them."""
+        claims, ends = self._batcher(self._claims), self._batcher(self._ends)
+        self._batchers = {
+            "claim": claims,
+            "start_run": claims,
+            "submit_run": claims,
+            "abandon": claims,
+            "complete": ends,
+            "fail": ends,
+            "record_step": ends,
+        }
+        self._listener = AsyncListener(store.new_connection)
+
+    def _batcher(self, connection: SerialConnection) -> AsyncBatcher:
+        return AsyncBatcher(
+            partial(connection.run, self._performed),
+            partial(connection.run, self._all_performed),
+            BATCH,
+        )
+
+    def _performed(self, request: Request) -> Program[Any]:
+        """With the store's current programs, which change when the store is migrated."""
+        return self._store.programs.perform(request)
+
+    def _all_performed(self, requests: Sequence[Request]) -> Program[list[Any]]:
+        return self._store.programs.perform_all(requests)
+
+    async def connect(self) -> None:
+        for connection in (self._claims, self._ends):
+            await connection.connect()
+
+    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
+        store = self._store
+        if store.programs.locked and self._is_locked(request):
+            return self._locked.run(self._performed, request)
+        batcher = self._batchers.get(request.op)
+        if batcher is not None:
+            return batcher.perform(request)
+        return self.other.run(self._performed, request)
+
+    def submit(self, request: Request) -> Awaitable[Any]:
+        batcher = self._batchers.get(request.op)
+        if batcher is None or (self._store.programs.locked and self._is_locked(request)):
+            return uncancellable(self.perform(request))
+        return batcher.submit(request)
+
+    def _is_locked(self, request: Any) -> bool:
+        return request.op in CLAIMS and request.id in self._store.programs.locked
+
+    async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers: list[Any] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            connection = self._claims if part[0].op in CLAIMS else self._ends
+            try:
+                answers += await connection.run(self._all_performed, part)
+            except StoreError as error:
+                answers += [error.again() for _ in part]
+        return answers
+
+    def _awaited(self, id_: bytes) -> Program[bool]:
+        return self._store.programs.awaits(id_)
+
+    # -- wake-ups -----------------------------------------------------------------------------
+
+    async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
+        await self.wait(id[:16], seconds, self._awaited, id)
+
+    async def wait(
+        self,
+        id: bytes,  # noqa: A002
+        seconds: float,
+        awaits: Callable[[bytes], Program[bool]],
+        whom: bytes,
+    ) -> None:
+        """The async version of `PostgresStore._wait`."""
+        if not self._store.settings.wake:
+            await asyncio.sleep(min(seconds, POLL))
+            return
+        try:
+            async with asyncio.timeout(seconds), self._listener.listening(id) as wakeup:
+                # Mark the row after we listen and before we wait, so that no end is missed.
+                if await self.other.run(awaits, whom):
+                    await wakeup.wait()
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        await self._listener.close()
+        for connection in (self._claims, self._ends, self.other, self._locked):
+            connection.drop()
 
 
 class AsyncStoreBase(AsyncStore):

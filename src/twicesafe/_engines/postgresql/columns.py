@@ -25,10 +25,6 @@ class Columns:
 
     id_type = "bytea"
 
-    def identity(self, id_: bytes) -> Any:
-        """The id, as it is bound in a statement."""
-        return id_
-
     def id_bytes(self, sql: str) -> str:
         """SQL for the bytes of an id."""
         return sql
@@ -65,9 +61,6 @@ _NO_BYTES: Final = {"owner", "scope", "value", "error"}
 
 class NarrowColumns(Columns):
     id_type = "uuid"
-
-    def identity(self, id_: bytes) -> str:
-        return id_[:16].hex()
 
     def id_bytes(self, sql: str) -> str:
         return f"uuid_send({sql})"

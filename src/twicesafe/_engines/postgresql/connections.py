@@ -2,6 +2,11 @@
 
 It performs the commands of a program and turns the driver's errors into ours (`explain`). It can be
 aborted, so that the running statement fails now, and dropped without waiting.
+
+A store uses it through a `SerialConnection`, which runs one program at a time. If a call is cancelled or
+fails, its connection is dropped. A retry on a new one gets the same answer, by the owner token. A
+cancelled call waits until its statement has ended in the server, so the request that follows it
+(`Abandon`, on the same connection) cannot overtake it.
 """
 
 from __future__ import annotations
@@ -9,21 +14,29 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ..._core.driving import drive_async
-from ...errors import StoreError
+from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._base import Program
 from ..sql.commands import Query
+from ..sql.migrations import LAYOUT_CHANGES
 from .settings import Settings, explain
 from .statement_runner import StatementRunner
 from .statements import CHANNEL
 from .store import connection_options
 from .wakeups import shut_down_socket
 
-__all__ = ["AsyncConnection", "AsyncpgConnection", "PsycopgConnection"]
+if TYPE_CHECKING:
+    from .async_store import AsyncStoreBase
+
+__all__ = ["AsyncConnection", "AsyncpgConnection", "PsycopgConnection", "SerialConnection"]
 
 T = TypeVar("T")
+
+SETTLING: Final = 1.0
+"""Seconds that a cancelled call waits for its statement to end in the server."""
 
 
 class _Owner(Protocol):
@@ -156,3 +169,119 @@ class AsyncpgConnection(AsyncConnection):
     def drop(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
+
+
+class SerialConnection:
+    """One connection that runs one program at a time. Opened on first use, dropped after any error."""
+
+    def __init__(self, store: AsyncStoreBase) -> None:
+        self._store = store
+        self._connection: AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+        self._until: float | None = None
+        """When the running program has taken too long; None: none runs."""
+        self._timer: asyncio.TimerHandle | None = None
+        """One timer for all programs: starting and cancelling one for each took a tenth of a call."""
+
+    async def run(self, program: Callable[..., Program[T]], *words: Any) -> T:
+        """Run the program that ``program(*words)`` returns."""
+        timeout = self._store.settings.timeout
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        if self._lock.locked():
+            try:
+                await asyncio.wait_for(self._lock.acquire(), timeout)
+            except TimeoutError as error:
+                raise self._timed_out() from error
+        else:
+            await self._lock.acquire()
+        try:
+            connection = self._connection
+            if connection is None:
+                async with asyncio.timeout_at(until):
+                    connection = self._connection = await self._open()
+            self._until = until
+            if self._timer is None:
+                self._timer = loop.call_at(until, self._check_time, loop)
+            try:
+                return await connection.drive(program(*words))
+            except SchemaVersionError:
+                # The tables were there when the store was opened, so they were migrated since.
+                for _ in range(LAYOUT_CHANGES):
+                    await self._store.refit(connection)  # raises if they keep generations now
+                    with suppress(SchemaVersionError):
+                        return await connection.drive(program(*words))
+                raise
+            finally:
+                self._until = None
+        except asyncio.CancelledError:
+            await self._wait_for_statement()
+            raise
+        except BaseException as error:
+            self.drop()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from error  # the driver raised its own error instead
+            if isinstance(error, TimeoutError) or loop.time() >= until:
+                raise self._timed_out() from error
+            raise
+        finally:
+            self._lock.release()
+
+    async def connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._store.settings.timeout), self._lock:
+                if self._connection is None:
+                    self._connection = await self._open()
+        except TimeoutError as error:
+            raise self._timed_out() from error
+
+    def _timed_out(self) -> StoreUnavailableError:
+        store = self._store
+        return StoreUnavailableError(
+            f"{store.url} did not answer within {store.settings.timeout:g} s"
+        )
+
+    async def _wait_for_statement(self) -> None:
+        """Wait until the running statement has ended in the server; then drop the connection."""
+        if self._connection is not None:
+            try:
+                async with asyncio.timeout(SETTLING):
+                    await self._connection.execute(Query("SELECT 1"))
+            except Exception:
+                return
+            finally:
+                self.drop()
+
+    async def _open(self) -> AsyncConnection:
+        connection = self._store.new_connection()
+        try:
+            await connection.open()
+        except TimeoutError:
+            raise
+        except Exception as error:
+            raise explain(error, self._store.url) from error
+        try:
+            await self._store.prepare(connection)
+        except BaseException:
+            connection.drop()
+            raise
+        return connection
+
+    def _check_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Not asyncio.timeout: a cancelled driver first tries to reach the server, which may hang."""
+        self._timer = None
+        if self._until is None or self._connection is None:
+            return
+        if self._until > loop.time():
+            self._timer = loop.call_at(self._until, self._check_time, loop)
+        else:
+            self._connection.abort()
+
+    def drop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()

@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
 from ..._core import inbox_flow as inbox
 from ..._core.inbox_flow import DeferredWrite, Enter, Entered, Leave
 from ..._core.protocol import Claimed, Verdict
 from ...errors import StillInProgressError, StoreUnavailableError
 from ...stores._base import Program
-from ..sql.commands import CAUSES, Query, row_from, scope_text
+from ..sql.commands import CAUSES, Query, row_from
 from ..sql.in_transaction import InTransaction, look
 from .programs import PostgresPrograms
 from .statements import COUNTED
@@ -170,7 +172,7 @@ class PostgresInTransaction(InTransaction):
         key = ask.key
         return (
             *(id_, owner, ask.retention, ask.max_attempts, ask.fingerprint),
-            *(scope_text(key.scope).encode(), key.value.encode(), ask.done),
+            *(msgspec.json.encode(key.scope) if key.scope else b"", key.value.encode(), ask.done),
         )
 
     def _one(self) -> str:

@@ -20,6 +20,7 @@ from ..sql.commands import (
 from ..sql.layouts import NARROW, Layout, layout_findings
 from .columns import columns_of
 from .moving import PostgresMoves
+from .request_kinds import narrow_id, wide_id
 from .request_programs import RequestPrograms
 from .run_programs import PostgresRunSchema
 from .settings import NOT_FREE, code_of
@@ -45,7 +46,7 @@ class PostgresPrograms(RequestPrograms):
         self.kept = columns_of(layout)
         self.columns = self.kept.all
         super().__init__(table, layout)
-        self.identity = self.kept.identity
+        self.identity = narrow_id if layout.width == 16 else wide_id
         self.size = (
             f"SELECT sum(pg_total_relation_size(c)) FROM (SELECT '{self.records}'::regclass AS c"
             f" UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = '{self.records}'::regclass) t"

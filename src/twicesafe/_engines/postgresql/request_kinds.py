@@ -26,13 +26,25 @@ __all__ = [
     "RequestKind",
     "answered",
     "claim_values",
+    "narrow_id",
     "query",
     "run_values",
     "step_values",
+    "wide_id",
 ]
 
 
 Identity: TypeAlias = Callable[[bytes], Any]
+"""The id of a key, as it is bound in a statement."""
+
+
+def wide_id(id_: bytes) -> bytes:
+    return id_
+
+
+def narrow_id(id_: bytes) -> str:
+    """Of the narrow table, where an id is a `uuid`."""
+    return id_[:16].hex()
 
 
 AGAIN: Final = object()

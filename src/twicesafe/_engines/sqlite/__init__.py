@@ -19,7 +19,7 @@ another connection writes. SQLite waits for it up to ``timeout``; after that it 
     connections      one writing connection, many readers, and what happens at a fork
     programs         the statements: the common cases in one statement each
     database_file    the file: how a connection is opened, whether it is still ours, what an error means
-    clock, doctor    the store's time; checks the file
+    doctor           checks the file
     in_transaction   the record in the caller's transaction
     outbox_programs  the outbox in the caller's database
 """

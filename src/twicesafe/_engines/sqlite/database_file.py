@@ -33,7 +33,8 @@ class DatabaseFile:
         self.timeout = timeout
         self._identity: tuple[int, int] | None = None
         """Number and device of the file that we opened first. No other file is ever written to."""
-        self._next_look = 0.0
+        self.next_look = 0.0
+        """When `look` must look again. The two usual requests compare this themselves, which is cheaper."""
         self._is_logged = False
 
     def connect(self) -> sqlite3.Connection:
@@ -42,7 +43,7 @@ class DatabaseFile:
         if first:
             self._create()
         else:
-            self._look()
+            self.look()
         try:
             connection = sqlite3.connect(
                 self._name if first else f"{self.path.as_uri()}?mode=rw",
@@ -59,7 +60,7 @@ class DatabaseFile:
             with self.errors():  # the first statements that touch the file
                 self._use_wal(connection)
                 connection.execute(f"PRAGMA synchronous={self.synchronous}")
-            self._look()
+            self.look()
         except BaseException:
             connection.close()
             raise
@@ -83,13 +84,13 @@ class DatabaseFile:
         would run in both. A look of the last millisecond is enough: it misses no more than one that
         comes a millisecond earlier.
         """
-        if time.monotonic() >= self._next_look:
-            self._look()
+        if time.monotonic() >= self.next_look:
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Only the path can tell: a folder that was moved, or another target of a symbolic link,
         leaves the open file as it was."""
-        self._next_look = 0.0  # a file that is gone is looked for at every call
+        self.next_look = 0.0  # a file that is gone is looked for at every call
         looked = time.monotonic()
         try:
             here: tuple[int, int] = os.stat(self._encoded)[1:3]  # its number and its device
@@ -106,7 +107,7 @@ class DatabaseFile:
                 weakref.finalize(self, _close, kept, here)
         elif self._identity != here:
             raise self._gone("replaced by another file")
-        self._next_look = looked + LOOK_EVERY
+        self.next_look = looked + LOOK_EVERY
 
     def _gone(self, how: str) -> StoreError:
         error = StoreError(

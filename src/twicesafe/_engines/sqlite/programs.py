@@ -1,4 +1,9 @@
-"""The programs of SQLite: its statements, as data. SQLite has no clock, so ``now`` is passed in."""
+"""The programs of SQLite: its statements, as data.
+
+SQLite has no clock, so ``now`` is passed in: the time since the boot, plus an offset that all processes
+share. The first process that opens the store after a boot writes the offset into the file; the others use
+it. So the clock never goes back while the machine runs, even if the wall clock does.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from msgspec.structs import replace
 from ..._core import lifecycle
 from ..._core.durable.run_requests import RecordStep
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Renew, Request, Verdict
+from ..._values.clocks import since_boot, wall_clock
 from ..._values.records import Row, State
 from ...errors import StoreError
 from ...stores._base import Program
@@ -20,7 +26,15 @@ from ..sql.moving import RecordMoves
 from ..sql.programs import READING, SqlPrograms
 from ..sql.step_rows import ID_BYTES, step_values
 
-__all__ = ["LARGE_RESULT", "SqlitePrograms", "SqliteRecordsSchema", "SqliteSchema"]
+__all__ = [
+    "LARGE_RESULT",
+    "SqlitePrograms",
+    "SqliteRecordsSchema",
+    "SqliteSchema",
+    "agreed_offset",
+    "clock_from",
+    "known_offset",
+]
 
 LARGE_RESULT: Final = 2048
 """Results above this many bytes go to their own table, so that rows stay small."""
@@ -269,3 +283,33 @@ class SqlitePrograms(SqlPrograms):
 def _whole_result(records: str, results: str) -> str:
     large = f"(SELECT body FROM {results} r WHERE r.n = {records}.n)"
     return f"CASE apart WHEN 1 THEN {large} ELSE result END"
+
+
+# --- the store's clock -------------------------------------------------------------------------
+
+
+def clock_from(offset: int) -> Callable[[], int]:
+    """The milliseconds since the boot, plus this offset."""
+
+    def now() -> int:
+        return int(since_boot() * 1000) + offset
+
+    return now
+
+
+def known_offset(table: str, boot: str) -> Program[int | None]:
+    """The offset of this boot in milliseconds; None: no process has set it yet."""
+    rows = yield Query(f"SELECT boot, clock FROM {table}_meta")
+    return rows[0][1] if rows[0][0] == boot else None
+
+
+def agreed_offset(table: str, records: str, boot: str) -> Program[int]:
+    """The offset of this boot. Sets it if there is none, never behind the newest record."""
+    known = yield from known_offset(table, boot)
+    if known is not None:
+        return known
+    latest = yield Query(f"SELECT changed_at FROM {records} ORDER BY n DESC LIMIT 1")
+    newest = latest[0][0] if latest else 0
+    offset = max(wall_clock(), newest) - int(since_boot() * 1000)
+    yield Change(f"UPDATE {table}_meta SET boot = ?, clock = ?", (boot, offset))
+    return offset

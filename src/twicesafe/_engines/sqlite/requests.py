@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any, Final
 
 from ..._core import lifecycle
@@ -78,7 +79,8 @@ class SqliteRequests(SqliteConnections):
             raise
         if not rows:
             return None  # a claim follows, and its answer is checked
-        self._file.check()
+        if monotonic() >= self._file.next_look:
+            self._file.look()
         return self.programs.recalled(id_, rows)
 
     def perform(self, request: Request, tries: int = LAYOUT_CHANGES) -> Any:
@@ -201,7 +203,8 @@ class SqliteRequests(SqliteConnections):
         cursor = self._cursor or self._open_writer()
         try:
             changed = cursor.execute(sql, values).rowcount
-            self._file.check()
+            if monotonic() >= self._file.next_look:
+                self._file.look()
         except BaseException:
             self._close_writer()
             raise

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from ..._values.clocks import boot_id, since_boot, wall_clock
+from ..._values.clocks import boot_id, wall_clock
 from ...stores._base import Capabilities, Finding, Program, Progress, Store
 from ...stores._threaded_store import ThreadedStore
 from ...stores._urls import identifier, options_of
@@ -19,12 +19,18 @@ from ..sql.in_transaction import InTransaction
 from ..sql.layouts import MOVING, Layout
 from ..sql.migrations import migrate_records, prepare
 from ..sql.moving import RecordMoves
-from .clock import agreed_offset, known_offset
 from .database_file import DatabaseFile
 from .doctor import findings
 from .in_transaction import SqliteInTransaction
 from .outbox_programs import SqliteOutbox, SqliteOutboxPort
-from .programs import SqlitePrograms, SqliteRecordsSchema, SqliteSchema
+from .programs import (
+    SqlitePrograms,
+    SqliteRecordsSchema,
+    SqliteSchema,
+    agreed_offset,
+    clock_from,
+    known_offset,
+)
 from .requests import SqliteRequests
 from .settings import OPTIONS, path_of
 
@@ -58,14 +64,13 @@ class SqliteStore(SqliteRequests, Store):
         self._table = identifier(table)
         self._schema = SqliteRecordsSchema("sqlite", self._table)
         self._clock = now
-        self._offset = 0
         outbox = SqliteSchema("sqlite_outbox", f"{self._table}_outbox")
         statements = SqliteOutbox(outbox, lambda: self.programs.now(), migrate)  # noqa: PLW0108 - it may change
         self._outbox = SqliteOutboxPort(statements, self._read, self._write)
         if migrate:
             self.migrated = self._write(prepare(self._schema, SqlitePrograms.begin))
         self._migrates = migrate
-        self.programs = self._programs(now or self._now, self._present_layout())
+        self.programs = self._programs(now or clock_from(0), self._present_layout())
         self._agree_on_time()
 
     @classmethod
@@ -101,9 +106,6 @@ class SqliteStore(SqliteRequests, Store):
 
     # -- the store's clock --------------------------------------------------------------------
 
-    def _now(self) -> int:
-        return int(since_boot() * 1000) + self._offset
-
     def _agree_on_time(self) -> None:
         """The first process that opens the store after a boot sets the offset; the others use it."""
         boot = boot_id()
@@ -118,7 +120,7 @@ class SqliteStore(SqliteRequests, Store):
         if offset is None:
             agreed = agreed_offset(self._table, self.programs.records, boot)
             offset = self._write(atomically(agreed, SqlitePrograms.begin))
-        self._offset = offset
+        self.programs.now = clock_from(offset)
 
     # -- upkeep -------------------------------------------------------------------------------
 

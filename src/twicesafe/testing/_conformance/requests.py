@@ -21,8 +21,8 @@ from ..._core.protocol import (
     Rewrite,
     Verdict,
 )
+from ..._values.keys import AHEAD as OWNERS_AHEAD
 from ..._values.keys import Key
-from ..._values.owner_token import AHEAD as OWNERS_AHEAD
 from ..._values.records import Row, State
 from .bench import Script
 
