@@ -238,3 +238,21 @@ def test_without_a_breaker_nothing_changes(bench: Bench):
     fail(bench, 8)
     assert bench.receiver._runtime.guard is None
     assert asked(bench) == 8
+
+
+def test_a_block_that_begins_in_an_outage_keeps_the_breaker(bench: Bench):
+    """Entering the receiver took the guard away: every claim asked the store, and health said for ever
+    that none does."""
+    receiver = guarded(bench)
+    outage = fail(bench)
+    now = [receiver._runtime.clock()]
+    receiver._runtime.guard._clock = lambda: now[0]
+    receiver._runtime.enter()
+    before = asked(bench)
+    with pytest.raises(StoreUnavailableError, match="3 times in a row"):
+        bench.process("k", Counter().quick)
+    assert asked(bench) == before
+    outage.over()
+    now[0] += 1001
+    assert bench.process("k", Counter().quick).value == "done"
+    assert receiver._runtime.guard.state == "closed"
