@@ -256,3 +256,25 @@ def test_a_block_that_begins_in_an_outage_keeps_the_breaker(bench: Bench):
     now[0] += 1001
     assert bench.process("k", Counter().quick).value == "done"
     assert receiver._runtime.guard.state == "closed"
+
+
+def test_a_batch_with_a_time_limit_ends_in_the_fallback_although_the_store_is_back(bench: Bench):
+    """The second item starts after the circuit has closed. Its result went to the store, which does not
+    know the claim: it was lost, and the effect repeated."""
+    other = fallback(bench)
+    receiver = guarded(
+        bench,
+        Breaker(failures=3, rest=1000, longest_rest=1000, fallback=other),
+        policy=Policy(timeout=30),
+    )
+    outage = fail(bench)
+
+    def handle(message: str) -> str:
+        if message == "a":
+            outage.over()
+            receiver._runtime.guard.answered()  # another request of this process
+        return message
+
+    ended = bench.process_many(["a", "b"], handle, key=str)
+    assert [getattr(one, "value", one) for one in ended] == ["a", "b"]
+    assert receiver._runtime.guard.lent == set()
