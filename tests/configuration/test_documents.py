@@ -137,6 +137,16 @@ def test_a_broken_file_names_its_line(tmp_path: Path, name: str, text: str, told
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name, text", [("a.toml", '[store]\nurl = "x"\n'), ("a.yaml", "store:\n  url: x\n")]
+)
+def test_the_mark_that_editors_write_first_is_no_part_of_the_file(
+    tmp_path: Path, name: str, text: str
+):
+    (tmp_path / name).write_text(text, "utf-8-sig")
+    assert read_document(tmp_path / name).data == {"store": {"url": "x"}}
+
+
 def test_a_file_that_is_not_text(tmp_path: Path):
     (tmp_path / "a.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="UTF-8"):

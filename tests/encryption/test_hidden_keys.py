@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.line import Line, line  # noqa: F401 - a fixture
+from tests.receiver.faults import AsyncFaultyStore, FaultyStore, Outage
 from twicesafe import (
     AsyncReceiver,
     ConfigurationError,
@@ -18,12 +19,15 @@ from twicesafe import (
     Policy,
     Receiver,
     State,
+    StoreUnavailableError,
     UsageError,
     key_scope,
 )
+from twicesafe._core.commands import Sleep
 from twicesafe.encryption import HiddenKeys
 from twicesafe.regions import Regions
 from twicesafe.stores import open_async_store, open_store
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 SECRET, OTHER = (bytes(range(start, start + 32)) for start in (0, 1))
 HIDDEN = HiddenKeys(SECRET)
@@ -312,3 +316,34 @@ def test_an_inbox_hides_the_consumer_and_the_id(url: str, tmp_path: Path):
         [(scope, value)] = db.execute("SELECT scope, value FROM twicesafe_keys").fetchall()
     assert value == HIDDEN.value("tx-1")
     assert "billing" not in scope
+
+
+def test_an_outage_before_the_secret_is_checked_is_one_failure_per_message(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It ended the whole batch, and a consumer that started during an outage ended, too."""
+    monkeypatch.setattr("twicesafe._core.batch.Sleep", lambda _: Sleep(0))
+    store = FaultyStore(MemoryStore())
+    store.hidden_keys = HIDDEN
+    outage = store.before = Outage("claim")
+    receiver = Receiver(store)
+    failed = receiver.process_many(["a", "b"], str, key=str)
+    assert [type(one.error) for one in failed] == [StoreUnavailableError] * 2  # type: ignore[union-attr]
+    outage.over()
+    done = receiver.process_many(["a", "b"], str, key=str)
+    assert [one.value for one in done] == ["a", "b"]  # type: ignore[union-attr]
+
+
+async def test_an_outage_before_the_secret_is_checked_is_one_failure_per_message_async(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("twicesafe._core.batch.Sleep", lambda _: Sleep(0))
+    store = AsyncFaultyStore(AsyncMemoryStore(MemoryStore()))
+    store.hidden_keys = HIDDEN
+    store.before = Outage("claim")
+
+    async def handle(message: str) -> str:
+        return message
+
+    failed = await AsyncReceiver(store).process_many(["a", "b"], handle, key=str)
+    assert [type(one.error) for one in failed] == [StoreUnavailableError] * 2  # type: ignore[union-attr]

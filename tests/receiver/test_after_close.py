@@ -11,6 +11,7 @@ from typing import Any
 import aiosqlite
 import pytest
 
+from tests.receiver.faults import FaultyStore
 from twicesafe import (
     AsyncInbox,
     AsyncMessageHandler,
@@ -24,6 +25,9 @@ from twicesafe import (
     Receiver,
     UsageError,
 )
+from twicesafe._core.protocol import Renew
+from twicesafe.stores import Store
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 
 @pytest.fixture
@@ -279,3 +283,31 @@ def test_what_is_closed_can_be_shown(url: str):
     receiver = Receiver.open(url)
     receiver.close()
     assert "shop.db" in repr(receiver)
+
+
+class Reopened(AsyncMemoryStore):
+    """As a server's store: each opening has a blocking store of its own, closed with it."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.made: list[FaultyStore] = []
+        self.is_open = False
+
+    def blocking_store(self) -> Store:
+        if not self.is_open:
+            self.made.append(FaultyStore(super().blocking_store()))
+            self.is_open = True
+        return self.made[-1]
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+async def test_renewals_use_the_store_that_was_opened_last():
+    """They went on with the closed one, and its new connection stayed open for ever."""
+    store = Reopened()
+    receiver = AsyncReceiver(store)
+    for _ in range(2):
+        async with receiver:
+            receiver._runtime.keeper._perform_many([Renew(b"k" * 32, b"o" * 16, 1, 1000)])
+    assert [made.ops() for made in store.made] == [["renew"], ["renew"]]

@@ -331,3 +331,27 @@ def test_a_batch_in_parts_ends_with_its_interrupt(bench: Bench) -> None:
     with pytest.raises(SystemExit):
         bench.process_many(messages(*"abcdef"), handle, key=by_id, concurrency=2)
     assert [bench.record(id_) is None for id_ in "abcdef"] == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+def test_without_a_store_the_handlers_of_a_batch_run_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+) -> None:
+    """Each of them asked the store again, for three seconds, and one after the other."""
+    monkeypatch.setattr("twicesafe._core.batch.Sleep", lambda _: Sleep(0))
+    bench.policy(outage="run", timeout=timeout)
+    bench.store.before = Outage("claim")
+    together = threading.Barrier(3)
+
+    def handle(message: int) -> int:
+        together.wait(20)
+        if message == 1:
+            raise ValueError("no luck")
+        return message
+
+    ended = bench.process_many([0, 1, 2], handle, key=str, concurrency=3)
+    assert [getattr(one, "value", None) for one in ended] == [0, None, 2]
+    assert isinstance(ended[1].error, ValueError)
+    assert (ended[0].attempt, ended[0].fence) == (0, 0)
+    assert len(bench.events(ev.Unprotected)) == len(bench.events(ev.StoreFailed)) == 3
+    assert bench.store.round_trips == 6, "the batch asked, and nothing asked again for each message"

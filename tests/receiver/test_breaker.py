@@ -238,3 +238,43 @@ def test_without_a_breaker_nothing_changes(bench: Bench):
     fail(bench, 8)
     assert bench.receiver._runtime.guard is None
     assert asked(bench) == 8
+
+
+def test_a_block_that_begins_in_an_outage_keeps_the_breaker(bench: Bench):
+    """Entering the receiver took the guard away: every claim asked the store, and health said for ever
+    that none does."""
+    receiver = guarded(bench)
+    outage = fail(bench)
+    now = [receiver._runtime.clock()]
+    receiver._runtime.guard._clock = lambda: now[0]
+    receiver._runtime.enter()
+    before = asked(bench)
+    with pytest.raises(StoreUnavailableError, match="3 times in a row"):
+        bench.process("k", Counter().quick)
+    assert asked(bench) == before
+    outage.over()
+    now[0] += 1001
+    assert bench.process("k", Counter().quick).value == "done"
+    assert receiver._runtime.guard.state == "closed"
+
+
+def test_a_batch_with_a_time_limit_ends_in_the_fallback_although_the_store_is_back(bench: Bench):
+    """The second item starts after the circuit has closed. Its result went to the store, which does not
+    know the claim: it was lost, and the effect repeated."""
+    other = fallback(bench)
+    receiver = guarded(
+        bench,
+        Breaker(failures=3, rest=1000, longest_rest=1000, fallback=other),
+        policy=Policy(timeout=30),
+    )
+    outage = fail(bench)
+
+    def handle(message: str) -> str:
+        if message == "a":
+            outage.over()
+            receiver._runtime.guard.answered()  # another request of this process
+        return message
+
+    ended = bench.process_many(["a", "b"], handle, key=str)
+    assert [getattr(one, "value", one) for one in ended] == ["a", "b"]
+    assert receiver._runtime.guard.lent == set()

@@ -399,3 +399,18 @@ def test_a_claim_that_could_not_be_left_can_be_released_later() -> None:
     outage.over()
     claim.release()
     assert receiver.process("k", lambda: "now").value == "now"
+
+
+def test_a_claim_that_was_not_entered_says_neither_new_nor_done(bench: Bench) -> None:
+    """A forgotten `with` looked like a duplicate whose result is None: the work was skipped."""
+    claim = bench.receiver.claim("k")
+    for ask in (lambda: claim.is_new, lambda: claim.result, lambda: bench.call(claim.complete, 1)):
+        with pytest.raises(UsageError, match=r"enter the claim first, by `with"):
+            ask()
+
+
+def test_what_is_completed_after_its_block_is_told_that_the_claim_has_ended(bench: Bench) -> None:
+    claim = bench.manual("k", lambda _: LEAVE)
+    with pytest.raises(UsageError, match="already ended"):
+        bench.call(claim.complete, "late")
+    assert bench.record("k").state is State.RELEASED

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from twicesafe import AsyncReceiver, ConfigurationError, Policy, Receiver, StoreError
+from twicesafe import (
+    AsyncReceiver,
+    ConfigurationError,
+    Policy,
+    Receiver,
+    StoreError,
+    StoreUnavailableError,
+)
 from twicesafe._engines.sqlite import SqliteStore, database_file
 from twicesafe.stores._urls import default_url
 
@@ -346,3 +353,17 @@ def test_nothing_is_open_while_a_process_forks(tmp_path: Path):
         assert (store._writer, list(store._idle_readers)) == (None, [])
         store._after_fork_in_parent()
         assert receiver.process("k", lambda: 2).value == 1
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "denied"), OSError(36, "too long")])
+def test_a_path_that_cannot_be_looked_at_is_an_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+):
+    """A folder that this user may not enter, or a name that is too long: it was a bare OSError."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("os.stat", refuse)
+    with pytest.raises(StoreUnavailableError, match=r"cannot (open|look at) .*keys\.db"):
+        Receiver.open(f"sqlite:///{tmp_path}/keys.db")

@@ -42,7 +42,7 @@ from .commands import (
     Returned,
     Sleep,
 )
-from .delivery import claim_request, deliver, finish, granted
+from .delivery import claim_request, deliver, finish, granted, unprotected, without_claim
 from .duplicates import outcome_of, refusal
 from .outcome_recording import OutcomeRecording, retry_until_recorded
 from .protocol import Abandon, Claimed, ClaimRequest, Verdict
@@ -109,8 +109,11 @@ class _Batch:
 
     # -- who runs? ----------------------------------------------------------------------------
 
-    def _claim(self, indexes: list[int]) -> Flow[dict[int, ActiveClaim]]:
-        """Claim these in one request, and return those that may start now."""
+    def _claim(self, indexes: list[int]) -> Flow[dict[int, ActiveClaim | None]]:
+        """Claim these in one request, and return those that may start now.
+
+        None in place of a claim: the store is away, and the policy says that the handler runs.
+        """
         calls = self.calls
         asks = [
             claim_request(calls[index], ahead=place >= self.concurrency)
@@ -120,12 +123,13 @@ class _Batch:
         sent = clock()
         replies = yield from ask_all(asks)
         late = clock() - sent
-        won: dict[int, ActiveClaim] = {}
+        won: dict[int, ActiveClaim | None] = {}
         unused: list[Abandon] = []
         for index, ask, reply in zip(indexes, asks, replies, strict=True):
             call = calls[index]
             if isinstance(reply, Exception):
-                self._not_claimed(index, reply)
+                if self._runs_anyway(index, reply):
+                    won[index] = None
                 continue
             if reply.verdict is _WON:
                 if late < call.policy.usable and self._may_start(index, ask, reply):
@@ -150,15 +154,17 @@ class _Batch:
             return False
         return True
 
-    def _not_claimed(self, index: int, error: Exception) -> None:
+    def _runs_anyway(self, index: int, error: Exception) -> bool:
+        """Whether a handler runs that could not be claimed. False: its answer is the error."""
         call = self.calls[index]
         if isinstance(error, StoreUnavailableError):
-            if call.policy.outage_runs:
-                self.waiting.append(index)  # `deliver` knows how to run unprotected
-                return
             call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
+            if call.policy.outage_runs:
+                call.notify(ev.Unprotected(call.key))
+                return True
         known = error.about(call.key) if isinstance(error, TwicesafeError) else error
         self.answers[index] = Raised(known)
+        return False
 
     def _answer_without_running(self, index: int, reply: Claimed) -> None:
         call = self.calls[index]
@@ -176,7 +182,7 @@ class _Batch:
 
     # -- run and record -----------------------------------------------------------------------
 
-    def _handle(self, claims: dict[int, ActiveClaim]) -> Flow[None]:
+    def _handle(self, claims: dict[int, ActiveClaim | None]) -> Flow[None]:
         """Run all of these, and record them as they end."""
         calls = self.calls
         jobs = [(index, job_of(calls[index], claim)) for index, claim in claims.items()]
@@ -187,15 +193,21 @@ class _Batch:
             jobs = []
             done: list[Done] = []
             unstarted: list[Abandon] = []
+            stops = False
             for index, reply in finished:
                 claim = claims.pop(index)
                 if isinstance(reply, NotStarted):
-                    kept = calls[index].policy.retention_ms
-                    unstarted.append(Abandon(claim.key.id, claim.owner, kept))
+                    stops = True
+                    if claim is not None:
+                        kept = calls[index].policy.retention_ms
+                        unstarted.append(Abandon(claim.key.id, claim.owner, kept))
                 elif calls[index].policy.timeout is not None:  # detached: it records its own result
                     answer = reply.value if isinstance(reply, Returned) else reply
                     self.answers[index] = answer
                     self.stopped = self.stopped or _stop_of(answer)
+                elif claim is None:
+                    self.answers[index] = without_claim(calls[index], reply)
+                    self.stopped = self.stopped or _stop_of(reply)
                 else:
                     done.append((index, claim, reply))
                     self.stopped = self.stopped or _stop_of(reply)
@@ -203,9 +215,9 @@ class _Batch:
                 yield from settle_all(calls, done, self.answers)
             if unstarted:
                 yield PerformMany(unstarted)
-                if self.stopped is None:
-                    self.cancelled = True
-                    return
+            if stops and self.stopped is None:
+                self.cancelled = True
+                return
 
 
 def _is_exact(call: Call) -> bool:
@@ -213,11 +225,12 @@ def _is_exact(call: Call) -> bool:
     return call.policy.hold or call.policy.max_attempts == 1
 
 
-def job_of(call: Call, claim: ActiveClaim) -> Invoke | Detach:
+def job_of(call: Call, claim: ActiveClaim | None) -> Invoke | Detach:
     timeout = call.policy.timeout
     if timeout is None:
         return Invoke(claim, call.run)
-    return Detach(finish(call, claim), timeout, claim)
+    rest = unprotected(call) if claim is None else finish(call, claim)
+    return Detach(rest, timeout, claim)
 
 
 def _stop_of(reply: object) -> BaseException | None:

@@ -67,6 +67,8 @@ __all__ = [
     "deliver_fast_async",
     "finish",
     "granted",
+    "unprotected",
+    "without_claim",
 ]
 
 Asked: TypeAlias = tuple[ClaimRequest, float, Claimed | StoreUnavailableError]
@@ -97,8 +99,8 @@ def deliver(
             raise
         call.notify(ev.Unprotected(call.key))
         if call.policy.timeout is not None:
-            return (yield Detach(_unprotected(call), call.policy.timeout, None))  # type: ignore[no-any-return]
-        return (yield from _unprotected(call))
+            return (yield Detach(unprotected(call), call.policy.timeout, None))  # type: ignore[no-any-return]
+        return (yield from unprotected(call))
     if type(found) is Claimed:
         return outcome_of(call, found)
     if call.policy.timeout is not None:
@@ -113,8 +115,13 @@ def finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
     return (yield from settle(call, claim, reply))
 
 
-def _unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
-    reply: Reply = yield Invoke(None, call.run, call.policy.timeout)
+def unprotected(call: Call) -> Flow[Outcome[Any] | Raised]:
+    """Run the handler without a claim, as `outage="run"` says."""
+    return without_claim(call, (yield Invoke(None, call.run, call.policy.timeout)))
+
+
+def without_claim(call: Call, reply: Reply) -> Outcome[Any] | Raised:
+    """The answer of a handler that ran without a claim."""
     if isinstance(reply, Raised):
         return reply
     return Outcome(reply.value, False, 0, call.key, 0)

@@ -187,6 +187,7 @@ class BlockingFlowRun(FlowRun):
     def _detach(self, command: Detach) -> Any:
         """Run the rest of the flow in a new thread, which takes over the flight and the claims."""
         rest = BlockingFlowRun(self._runtime)
+        rest._store, rest._perform = self._store, self._perform  # a claim ends where it was made
         self._asked = None
         rest._flight, self._flight = self._flight, None
         if command.claim in self._claims:  # an item of a batch: the thread keeps it from now on

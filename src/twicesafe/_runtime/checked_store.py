@@ -8,6 +8,7 @@ from typing import Any
 from .._core.driving import drive, drive_async
 from .._core.protocol import ClaimRequest
 from .._core.secret_check import check_secret
+from ..errors import StoreUnavailableError
 
 __all__ = ["AsyncCheckedStore", "CheckedStore"]
 
@@ -31,7 +32,10 @@ class CheckedStore(_Checked):
 
     def perform_many(self, requests: Sequence[Any]) -> list[Any]:
         if self._must_check(requests):
-            self._check()
+            try:
+                self._check()
+            except StoreUnavailableError as error:
+                return [error.again() for _ in requests]
         return self._store.perform_many(requests)  # type: ignore[no-any-return]
 
     def _check(self) -> None:
@@ -47,7 +51,10 @@ class AsyncCheckedStore(_Checked):
 
     async def perform_many(self, requests: Sequence[Any]) -> list[Any]:
         if self._must_check(requests):
-            await self._check()
+            try:
+                await self._check()
+            except StoreUnavailableError as error:
+                return [error.again() for _ in requests]
         return await self._store.perform_many(requests)  # type: ignore[no-any-return]
 
     async def _check(self) -> None:

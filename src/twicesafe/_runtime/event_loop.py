@@ -72,14 +72,12 @@ class EventLoopRuntime(SharedState):
         if store.hidden_keys is not None:
             store = AsyncCheckedStore(store)
         super().__init__(store, self._perform_blocking, **shared)
-        self._blocking: Any = None
         self._connection: LoopConnection | None = None
 
     def _perform_blocking(self, requests: Any) -> list[Any]:
         """The lease keeper's own access to the store: an event loop may be blocked."""
-        if self._blocking is None:
-            self._blocking = self.store.blocking_store()
-        return self._blocking.perform_many(requests)  # type: ignore[no-any-return]
+        # Not kept here: a store that was closed and opened again has another one.
+        return self.store.blocking_store().perform_many(requests)  # type: ignore[no-any-return]
 
     def break_circuit(self, settings: Breaker, fallback: Any) -> StoreGuard:
         """Stop asking a store that fails. A renewal goes to the store that granted its claim."""

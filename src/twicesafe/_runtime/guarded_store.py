@@ -45,7 +45,8 @@ class StoreGuard:
         self._circuit = Circuit(settings.failures, rest, longest)
         self._notify, self._clock, self._swap = notify, clock, swap
         self._lock = threading.Lock()
-        self._in_front = False
+        self.is_in_front = False
+        """The receiver asks the guarded store, because a delivery has failed."""
         self.lent: set[bytes] = set()
         """Owners whose claims are in the fallback."""
         self.subscriptions = {
@@ -67,7 +68,7 @@ class StoreGuard:
 
     def _first_failure(self, _: ev.Event) -> None:
         """A delivery has failed: from now on every request is counted."""
-        if not self._in_front:
+        if not self.is_in_front:
             self.failed()
 
     def may_claim(self) -> bool:
@@ -80,19 +81,19 @@ class StoreGuard:
     def failed(self) -> None:
         with self._lock:
             changed = self._circuit.failed(self._clock())
-            if not self._in_front:
-                self._in_front = True
+            if not self.is_in_front:
+                self.is_in_front = True
                 self._swap(True)
         if changed:
             self._tell()
 
     def answered(self) -> None:
-        if not self._in_front:
+        if not self.is_in_front:
             return
         with self._lock:
             changed = self._circuit.answered()
-            if self._in_front:
-                self._in_front = False
+            if self.is_in_front:
+                self.is_in_front = False
                 self._swap(False)
         if changed:
             self._tell()

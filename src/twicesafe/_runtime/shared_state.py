@@ -63,7 +63,7 @@ class SharedState:
                 self.store = after
 
         self.guard = guard = StoreGuard(settings, self.keeper._notify, self.clock, swap)
-        in_front = guarded(plain, fallback, guard)
+        self._in_front = in_front = guarded(plain, fallback, guard)
         return guard
 
     def enter(self) -> None:
@@ -71,6 +71,8 @@ class SharedState:
         the store again."""
         self._blocks += 1
         self.store, self.cache, self.recall = self._opened
+        if self.guard is not None and self.guard.is_in_front:
+            self.store = self._in_front  # an outage goes on: only the guard sees its end
 
     def leave(self) -> None:
         self._blocks -= 1

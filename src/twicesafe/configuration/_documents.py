@@ -58,7 +58,7 @@ def read_document(path: Path | None) -> Document:
     if found is None:
         return Document()
     try:
-        text = found.read_text("utf-8")
+        text = found.read_text("utf-8-sig")
     except OSError as error:
         raise ConfigurationError(f"cannot read {found}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -103,6 +103,8 @@ class _Claim(Generic[T]):
     @property
     def is_new(self) -> bool:
         """True: this block must do the work. False: it is already done, see `result`."""
+        if self._fence == 0:
+            raise self._not_entered()
         return self._held is not None
 
     @property
@@ -118,9 +120,18 @@ class _Claim(Generic[T]):
     @property
     def result(self) -> T:
         """The recorded answer: an earlier one, or the one that `complete` just recorded."""
+        if self._fence == 0:
+            raise self._not_entered()
         if self._held is not None and not self._completed_here:
             raise UsageError("no result yet: call complete(value) first", key=self.key)
         return self._result  # type: ignore[no-any-return]
+
+    def _not_entered(self) -> UsageError:
+        return UsageError(
+            "the store was not asked yet: enter the claim first, by `with receiver.claim(…) as claim` "
+            "(`async with` of an AsyncReceiver)",
+            key=self.key,
+        )
 
     def _begin_again(self) -> None:
         """The block of this claim has ended, and it begins again."""
@@ -154,9 +165,11 @@ class _Claim(Generic[T]):
 
     def _mine(self) -> ActiveClaim:
         """The claim, if this block may still end it."""
+        if self._fence == 0:
+            raise self._not_entered()
         if self._held is None:
             raise UsageError("this is a duplicate: its answer is already recorded", key=self.key)
-        if self._done:
+        if self._done or (self._left and self._held.settled):
             raise UsageError("this claim has already ended", key=self.key)
         if self._held.pid != _forking.pid:
             raise LeaseLostError(

@@ -71,7 +71,7 @@ class DatabaseFile:
 
         An existing file is not opened here: closing it would release SQLite's locks on it.
         """
-        if not self.path.exists():
+        if not os.path.exists(self.path):
             # Another process may create it just now. Any other error will come from SQLite.
             with suppress(OSError):
                 new = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0)

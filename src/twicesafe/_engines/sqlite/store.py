@@ -6,6 +6,7 @@ Here is what they open, keep in order and check. `requests` chooses how a reques
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -80,7 +81,7 @@ class SqliteStore(SqliteRequests, Store):
     @classmethod
     def missing(cls, url: str) -> bool:
         options_of(url, OPTIONS)
-        return not Path(path_of(url)).exists()
+        return not os.path.exists(path_of(url))
 
     @classmethod
     def script(cls, url: str) -> str:
