@@ -514,6 +514,24 @@ def test_a_long_question_is_cut_to_the_name_of_a_step(bank: Bank) -> None:
     assert bank.charge(ASKING, note="ä" * 500).state == "done"
 
 
+@pytest.mark.parametrize("half", ["\ud83d", {"\ud83d": 1}])
+def test_a_question_about_odd_arguments_can_be_asked(bank: Bank, half: Any) -> None:
+    waiting = bank.charge(ASKING, note=half)
+    assert waiting.state == "waiting"
+    record = bank.receiver.record(waiting.key)  # type: ignore[arg-type]
+    assert record is not None
+    assert record.steps[0].name.startswith("approve charge {'")
+
+
+def test_arguments_that_are_nested_too_deeply_are_refused(bank: Bank) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    refused = bank.charge(RULE, note=deep)
+    assert (refused.state, bank.charged) == ("not_done", [])
+    assert "nested too deeply" in refused.text
+
+
 def test_an_operator_may_resolve_an_approval(bank: Bank) -> None:
     waiting = bank.charge(ASKING)
     bank.receiver.resolve(waiting.key, True, by="ann", why="talked to them")  # type: ignore[arg-type]
