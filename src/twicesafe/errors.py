@@ -128,8 +128,8 @@ def _rebuild(
     return error
 
 
-def text_of(error: BaseException) -> str:
-    """An error's text in a form that can be stored, even if its ``__str__`` fails."""
+def text_of(error: object) -> str:
+    """The text of an error, or of a reason, in a form that can be stored, even if its ``__str__`` fails."""
     try:
         text = str(error)
     except Exception:

@@ -107,6 +107,32 @@ def test_abort_undoes_at_once(shop: Shop) -> None:
     assert shop.order == ["act", "back"]
 
 
+class Unspeakable:
+    def __str__(self) -> str:
+        raise Boom
+
+
+@pytest.mark.parametrize(
+    "reason, kept",
+    [("file \udcff", "file ?"), (Unspeakable(), "aborted"), ("x" * 9000, "x" * 2000)],
+)
+def test_a_reason_that_cannot_be_stored_does_not_prevent_the_undo(
+    memory_shop: Shop, reason: Any, kept: str
+) -> None:
+    act, back = memory_shop.effect("act", 7), memory_shop.effect("back")
+
+    def run(steps: Any, order: str) -> Any:
+        yield steps.run("act", act, undo=back)
+        yield steps.abort(reason)
+
+    run = memory_shop.durable(run)
+    for _ in range(2):
+        with pytest.raises(CompensatedError) as raised:
+            memory_shop.run(run("x"))
+        assert raised.value.reason == kept
+    assert memory_shop.order == ["act", "back"]
+
+
 def test_an_undo_has_the_policys_attempts(shop: Shop) -> None:
     body, _ = saga(shop)
     shop.failing["undo-b"] = 2
@@ -225,6 +251,27 @@ def test_a_crash_while_undoing_is_taken_up_and_nothing_new_runs(
     assert shop.done[other] == 1
     assert shop.done[place] in (1, 2)
     assert (shop.done["c"], shop.done["d"]) == (1, 0)
+
+
+@pytest.mark.parametrize("has_undo", [True, False])
+def test_attempts_that_interrupts_used_up_are_undone(shop: Shop, has_undo: bool) -> None:
+    act, back = shop.effect("act", 7), shop.effect("back")
+
+    def run(steps: Any, order: str) -> Any:
+        yield steps.run("act", act, undo=back if has_undo else None)
+        if len(attempts) < 2:
+            attempts.append(steps.attempt)
+            raise asyncio.CancelledError
+        yield steps.run("later", shop.effect("later"))
+
+    attempts: list[int] = []
+    run = shop.durable(run, policy=POLICY.replace(max_attempts=2, wait=0))
+    for _ in range(2):
+        with pytest.raises(asyncio.CancelledError):
+            shop.run(run("x"))
+    with pytest.raises(CompensatedError if has_undo else ParkedError):
+        shop.run(run("x"))
+    assert (shop.done["act"], shop.done["back"], shop.done["later"]) == (1, int(has_undo), 0)
 
 
 def test_attempts_that_crashes_used_up_are_undone(shop: Shop) -> None:

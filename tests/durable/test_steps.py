@@ -542,3 +542,15 @@ def test_arguments_are_checked_before_the_claim() -> None:
     assert checkout.key("a") != checkout.key("a", express=True)
     assert checkout.key(order="a") == checkout.key("a")
     assert checkout.__name__ == "checkout"
+
+
+def test_an_argument_that_cannot_be_stored_is_named() -> None:
+    receiver = Receiver(MemoryStore())
+
+    @receiver.durable(key="order", scope=("x",), fingerprint=False)
+    def checkout(steps: Steps, order: str, note: object = None) -> str:
+        return order
+
+    with pytest.raises(NotStorableError, match=r"'note' of .*checkout.*complete=False"):
+        checkout("a", object())
+    assert receiver.record(checkout.key("a")) is None

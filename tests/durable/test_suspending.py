@@ -22,6 +22,7 @@ from twicesafe import (
     State,
     Steps,
     SuspendedError,
+    TooLargeError,
     UsageError,
 )
 from twicesafe._core.durable.run_requests import LoadRun, Signal, StartRun
@@ -123,6 +124,17 @@ def test_a_signal_ends_a_wait(shop: Shop) -> None:
     assert complete(shop).completed == 1
     assert shop.run(checkout("a")) == [{"by": "ann"}]
     assert shop.run(shop.receiver.signal(key, "approval", "late")) is False
+
+
+def test_a_signal_is_no_larger_than_a_result(memory_shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        return (yield steps.wait("approval", timeout=3600))
+
+    checkout = memory_shop.durable(checkout)
+    signal = memory_shop.receiver.signal
+    with pytest.raises(TooLargeError, match="the signal has"):
+        memory_shop.run(signal(checkout.key("a"), "approval", "x" * 300_000))
+    assert memory_shop.run(signal(checkout.key("a"), "approval", "x" * 200_000)) is True
 
 
 def test_a_signal_may_come_before_its_run(shop: Shop) -> None:

@@ -199,3 +199,23 @@ def test_what_cannot_verify_is_refused():
         Policy(signatures="secret")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="signature_header"):
         HttpPolicy(signature_header="no field")
+
+
+@pytest.mark.attack("D3")
+@pytest.mark.parametrize("key", [lambda order: order, "order"])
+def test_a_durable_function_requires_a_signature(key: Any):
+    with Receiver.open("memory://", policy=POLICY) as receiver:
+
+        @receiver.durable(key=key)
+        def pay(steps: Any, order: str) -> str:
+            return "paid"
+
+        for forged in ("tx-1", SignedKey("tx-1", "forged")):
+            with pytest.raises(UntrustedKeyError):
+                pay(forged)
+            with pytest.raises(UntrustedKeyError):
+                pay.submit(forged)
+            assert receiver.record(pay.key(forged)) is None
+        pay.submit(SIGNER.signed("tx-1"))
+        assert receiver.complete_abandoned().completed == 1
+        assert pay(SIGNER.signed("tx-1")) == "paid"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -83,6 +84,24 @@ async def test_a_model_that_calls_again_gets_the_first_answer(receiver: AsyncRec
     assert first.model_response_str() == again.model_response_str() == '{"id":"ch-1","cents":500}'
     assert again.metadata["dev.twicesafe/replayed"] is True
     assert bank.charged == ["o-1"]
+
+
+class Line(BaseModel):
+    name: str
+    price: Decimal
+
+
+async def test_a_model_inside_the_arguments_is_compared_like_them(receiver: AsyncReceiver) -> None:
+    charged = []
+
+    def charge(line: Line, note: str = "") -> None:
+        charged.append(line)
+
+    rule = ToolRule(identity=("line",))
+    tools = IdempotentTools(FunctionToolset([charge]), receiver, {"charge": rule})
+    lines = [("caf\u00e9", 1.5), ("cafe\u0301", "1.50"), ("cafe", 1.5), ("caf\u00e9", 1.51)]
+    await ran(tools, *({"line": {"name": name, "price": price}} for name, price in lines))
+    assert [str(line.price) for line in charged] == ["1.5", "1.5", "1.51"]
 
 
 async def test_the_model_reads_that_it_need_not_call_again(receiver: AsyncReceiver) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -513,6 +514,24 @@ def test_a_long_question_is_cut_to_the_name_of_a_step(bank: Bank) -> None:
     assert bank.charge(ASKING, note="ä" * 500).state == "done"
 
 
+@pytest.mark.parametrize("half", ["\ud83d", {"\ud83d": 1}])
+def test_a_question_about_odd_arguments_can_be_asked(bank: Bank, half: Any) -> None:
+    waiting = bank.charge(ASKING, note=half)
+    assert waiting.state == "waiting"
+    record = bank.receiver.record(waiting.key)  # type: ignore[arg-type]
+    assert record is not None
+    assert record.steps[0].name.startswith("approve charge {'")
+
+
+def test_arguments_that_are_nested_too_deeply_are_refused(bank: Bank) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    refused = bank.charge(RULE, note=deep)
+    assert (refused.state, bank.charged) == ("not_done", [])
+    assert "nested too deeply" in refused.text
+
+
 def test_an_operator_may_resolve_an_approval(bank: Bank) -> None:
     waiting = bank.charge(ASKING)
     bank.receiver.resolve(waiting.key, True, by="ann", why="talked to them")  # type: ignore[arg-type]
@@ -715,3 +734,41 @@ def test_null_is_not_the_default() -> None:
     schema = {"properties": {"limit": {"type": ["integer", "null"], "default": 100}}}
     assert normalised({}, schema) == {"limit": 100}
     assert normalised({"limit": None}, schema) == {}
+
+
+def test_a_field_that_is_absent_has_its_default_at_any_depth() -> None:
+    order = {"properties": {"id": {"type": "string"}, "count": {"type": "integer", "default": 1}}}
+    again = {"$ref": "#/$defs/Again", "default": {}}
+    schema = {
+        "properties": {"order": {"$ref": "#/$defs/Order"}, "again": {"$ref": "#/$defs/Again"}},
+        "$defs": {"Order": order, "Again": {"properties": {"next": again}}},
+    }
+    whole = {"order": {"id": "o-1", "count": 1}}
+    assert normalised({"order": {"id": "o-1"}}, schema) == whole
+    assert normalised({"order": {"id": "o-1", "count": "1"}}, schema) == whole
+    assert normalised({"order": {"id": "o-1", "count": None}}, schema) != whole
+    assert normalised({"again": {}}, schema) == {"again": {"next": {}}}
+
+
+@pytest.mark.parametrize("one", [1.5, "1.5", "1.50", Decimal("1.5"), Decimal("1.500")])
+def test_a_decimal_is_one_number_however_it_is_written(one: Any) -> None:
+    """Newer versions of Pydantic declare a decimal like this."""
+    text = {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}
+    schema = {
+        "properties": {
+            "price": {"anyOf": [{"type": "number"}, text]},
+            "code": {"type": ["integer", "string"]},
+        }
+    }
+    assert normalised({"price": one, "code": "1.50"}, schema) == {"price": 1.5, "code": "1.50"}
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [("12345678901234567890", 12345678901234567890), ("0.1234567890123456789", "0.12345678901234567890")],
+)  # fmt: skip
+def test_decimals_lose_no_digit(one: Any, other: Any) -> None:
+    schema = {"properties": {"price": {"type": "number"}}}
+    assert normalised({"price": one}, schema) == normalised({"price": other}, schema)
+    for changed in (one[:-1], "1e999999999", one[:-1] + "8"):
+        assert normalised({"price": changed}, schema) != normalised({"price": one}, schema)

@@ -19,8 +19,9 @@ def not_encoded(value: object, error: Exception) -> NotStorableError:
     return problem
 
 
-def too_large(value: object, size: int, most: int) -> TooLargeError:
-    return TooLargeError(f"the result has {size} bytes and max_result_bytes is {most}", value=value)
+def too_large(value: object, size: int, most: int, what: str = "result") -> TooLargeError:
+    text = f"the {what} has {size} bytes and max_result_bytes is {most}"
+    return TooLargeError(text, value=value)
 
 
 def because(problem: ResultError, before: str, after: str = "") -> ResultError:

@@ -152,7 +152,12 @@ class ToolGuard(Generic[R]):
         """What performs the flow of this call; or the answer, if it has no usable key."""
         tool, rule = given.tool, self.rules[given.tool]
         self.check(tool, given.schema)
-        arguments = normalised(given.arguments, given.schema)
+        try:
+            arguments = normalised(given.arguments, given.schema)
+        except RecursionError:
+            return ToolAnswer(
+                state="not_done", tool=tool, reason="its arguments are nested too deeply"
+            )
         who: dict[str, Any] = {"principal": given.principal, "run": given.run}
         try:
             found = key_of_call(tool, rule, arguments, given=given.key, **who)

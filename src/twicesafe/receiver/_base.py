@@ -63,8 +63,8 @@ class ReceiverBase:
     _fallback: Any = None
     _hidden: HiddenKeys | None = None
     """Hides the text of keys, if the store says so."""
-    _durables: dict[str, Any]
-    """The durable functions by name, for the completer; shared by all receivers made by `options`."""
+    _durables: dict[str, dict[tuple[str, ...], Any]]
+    """The durable functions by name and scope, for the completer; shared by all receivers made by `options`."""
 
     def _configure(
         self,
@@ -261,9 +261,29 @@ class ReceiverBase:
         return owner, profile, key_of
 
     def _registered(self, durable: Any) -> Any:
-        """The completer finds a durable function by its name; the last one of a name counts."""
-        self._durables[durable.name] = durable
+        """For the completer. Of one name and scope the last one counts: a module may be loaded again."""
+        named = self._durables.setdefault(durable.name, {})
+        known = named.get(durable._scope)
+        if known is not None and durable._is_mistaken_for(known):
+            raise ConfigurationError(
+                f"{known._function_name} and {durable._function_name} are both named {durable.name!r} by their "
+                "scope, so the completer would run one instead of the other; give each of them its own name="
+            )
+        named[durable._scope] = durable
         return durable
+
+    def _durable_of(self, name: str, key: Key) -> Any:
+        """The durable function of a stored run; None: this process has none. Of several, the one whose scope
+        is in the key: they may have other policies."""
+        hidden, named = self._hidden, self._durables.get(name)
+
+        def fits(scope: tuple[str, ...]) -> int:
+            parts = scope if hidden is None else hidden.asked(None, scope)[1]
+            size = len(parts)
+            places = range(len(key.scope) - size + 1)
+            return size if any(key.scope[at : at + size] == parts for at in places) else -1
+
+        return named[max(reversed(named), key=fits)] if named else None
 
 
 def _without(

@@ -22,6 +22,7 @@ import msgspec
 from .._core.durable import run_operations
 from .._core.durable.run_requests import DueRun
 from .._values.closed import require_open
+from .._values.context import key_scope
 from .._values.settings import Duration, seconds
 from ..errors import (
     ConfigurationError,
@@ -84,7 +85,7 @@ class CompletionReport(msgspec.Struct):
 
 def _call_of(receiver: ReceiverBase, run: DueRun) -> tuple[Any, Any, str]:
     """The durable function and the call of a run, or why there is none."""
-    durable = receiver._durables.get(run.function)
+    durable = receiver._durable_of(run.function, run.key)
     if durable is None:
         return None, None, f"no durable function is named {run.function}"
     try:
@@ -136,7 +137,8 @@ class Completes(ReceiverBase):
                 else:
                     report.add("skipped")
                 return
-            durable._answer(call)
+            with key_scope(*call.durable.around):
+                durable._answer(call)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # of the function: the other runs are not its business
@@ -203,7 +205,8 @@ class AsyncCompletes(ReceiverBase):
                 else:
                     report.add("skipped")
                 return
-            await durable._answer(call)
+            with key_scope(*call.durable.around):
+                await durable._answer(call)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # of the function: the other runs are not its business

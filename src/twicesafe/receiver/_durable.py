@@ -38,6 +38,7 @@ from .._core.handler_profile import FingerprintSetting, HandlerProfile, profile_
 from .._core.handler_scope import scope_of_function
 from .._core.protocol import Claimed, Verdict
 from .._core.resolved_policy import ResolvedPolicy
+from .._values.context import scope_of_context
 from .._values.fingerprint import field_names, stated
 from .._values.keys import Key, KeyLike, new_owner
 from .._values.outcomes import Outcome
@@ -103,6 +104,23 @@ class _DurableBase(Generic[P]):
         return self
 
     @property
+    def _scope(self) -> tuple[str, ...]:
+        """The scope of its keys; that of `key_scope` is in front of it."""
+        return self._owner.scope  # type: ignore[no-any-return]
+
+    @property
+    def _function_name(self) -> str:
+        function = self._function
+        return f"{getattr(function, '__module__', '?')}.{name_of(function)}"
+
+    def _is_mistaken_for(self, other: Self) -> bool:
+        """Whether the completer would run this one for the other: it has the same name, which its ``scope``
+        made."""
+        both = (self._given, other._given)
+        is_meant = any(given.name is not None or not given.complete for given in both)
+        return not is_meant and self._function_name != other._function_name
+
+    @property
     def _policy(self) -> ResolvedPolicy:
         return self._owner._resolved  # type: ignore[no-any-return]
 
@@ -119,23 +137,33 @@ class _DurableBase(Generic[P]):
         full = self._key(self._arguments.bind(args, kwargs), args, kwargs)
         return Key(full.value, full.scope, absolute=True)
 
-    def _key(self, named: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+    def _key(
+        self,
+        named: dict[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        is_delivered: bool = False,
+    ) -> Key:
+        """`is_delivered`: to run it, so that a policy with ``signatures`` requires one."""
         key, owner = self._given.key, self._owner
         if key is None:
             return owner.key(Key.from_content(named))  # type: ignore[no-any-return]
-        if isinstance(key, str):
-            return owner.key(named.get(key))  # type: ignore[no-any-return]
-        return owner.key(key(*args, **kwargs))  # type: ignore[no-any-return]
+        full: Callable[[Any], Key] = owner._delivered_key if is_delivered else owner.key
+        return full(named.get(key) if isinstance(key, str) else key(*args, **kwargs))
 
     def _call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], run: DueRun | None = None
-    ) -> Call:  # fmt: skip
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: DueRun | None = None,
+        around: tuple[str, ...] = (),
+    ) -> Call:
         """`run`: it is stored, so that nothing about it is made again from its arguments."""
         named = self._arguments.bind(args, kwargs)
-        full = self._key(named, args, kwargs) if run is None else run.key
+        full = self._key(named, args, kwargs, is_delivered=True) if run is None else run.key
         stored = b"" if run is None else run.arguments
         if run is None and self._given.complete:
-            stored = self._arguments.encode(named, self._policy.codec)
+            stored = self._arguments.encode(named, scope_of_context(), self._policy.codec)
             stored = encrypted_arguments(self._policy.cipher, full.id, self.name, stored)
 
         def invoke(state: RunState) -> Any:
@@ -155,6 +183,7 @@ class _DurableBase(Generic[P]):
             invoke,
             owner._tracer,
             id(owner._runtime),
+            around,
         )
         call.run = run_of(call)
         if owner._tracer is not None:
@@ -165,8 +194,8 @@ class _DurableBase(Generic[P]):
         """The call of a stored run. `CorruptRecordError`: its arguments cannot be used."""
         cipher, codec = self._policy.cipher, self._policy.codec
         stored = readable_arguments(cipher, run.key.id, run.function, run.arguments)
-        args, kwargs = self._arguments.decode(stored, codec)
-        return self._call(args, kwargs, run)
+        args, kwargs, around = self._arguments.decode(stored, codec)
+        return self._call(args, kwargs, run, around)
 
     def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Submit]:
         if not self._given.complete:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
 from .._core.handler_call import name_of
 from .._values.codecs import Codec
+from .._values.signed_key import SignedKey
 from ..errors import (
     ConfigurationError,
     CorruptRecordError,
+    NotStorableError,
     TwicesafeError,
     UsageError,
     text_of,
 )
 
 __all__ = ["DurableArguments"]
+
+_AROUND: Final = ""
+"""In place of a parameter's name: the `key_scope` around the call."""
 
 
 class DurableArguments:
@@ -55,15 +60,23 @@ class DurableArguments:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def encode(self, named: dict[str, Any], codec: Codec) -> bytes:
-        return msgspec.msgpack.encode(
-            {name: codec.encode(value, self._types.get(name, Any)) for name, value in named.items()}
-        )
+    def encode(self, named: dict[str, Any], around: tuple[str, ...], codec: Codec) -> bytes:
+        """`around`: the scope of the `key_scope` blocks around the call."""
+        stored = {name: self._written(name, value, codec) for name, value in named.items()}
+        if around:
+            stored[_AROUND] = msgspec.msgpack.encode(around)
+        return msgspec.msgpack.encode(stored)
 
-    def decode(self, payload: bytes, codec: Codec) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a stored call. Raises if the present function does not take them."""
+    def decode(
+        self, payload: bytes, codec: Codec
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]:
+        """The arguments of a stored call, and the scope around it. Raises if the present function does not
+        take them."""
+        around: tuple[str, ...] = ()
         try:
             stored = msgspec.msgpack.decode(payload, type=dict[str, bytes])
+            if _AROUND in stored:
+                around = msgspec.msgpack.decode(stored.pop(_AROUND), type=tuple[str, ...])
             unknown = [name for name in stored if name not in self._signature.parameters]
             if unknown:
                 raise ValueError(f"{self._name} has no parameter {unknown[0]!r} any more")
@@ -78,7 +91,20 @@ class DurableArguments:
             self._signature.bind(*bound.args, **bound.kwargs)
         except TypeError as error:  # it takes more than it did
             raise CorruptRecordError(f"the stored arguments cannot be used: {error}") from error
-        return bound.args, bound.kwargs
+        return bound.args, bound.kwargs, around
+
+    def _written(self, name: str, value: Any, codec: Codec) -> bytes:
+        if isinstance(value, SignedKey):  # its signature was checked
+            value = str.__str__(value)
+        try:
+            return codec.encode(value, self._types.get(name, Any))
+        except Exception as error:  # a codec of the user may raise anything
+            raise NotStorableError(
+                f"the argument {name!r} of {self._name} cannot be stored for the completer, so nothing was run: "
+                "pass plain data, annotate the parameter with the type of its value, or decorate with "
+                f"durable(complete=False) ({text_of(error)})",
+                value=value,
+            ) from error
 
     def _read(self, name: str, value: bytes, codec: Codec) -> Any:
         try:

@@ -13,6 +13,7 @@ from .._core.durable.run_state import checked_name
 from .._core.encrypting import encrypted, encrypted_step
 from .._core.protocol import Discard, Forget, Release, Resolve
 from .._core.searching import Conditions, Question, conditions, together
+from .._core.unkept_results import too_large
 from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.records import Record, State, Stats
@@ -70,8 +71,10 @@ class OperatorFlows(ReceiverBase):
     def _signal(
         self, key: Key, name: str, value: object, returns: Any, by: str, why: str
     ) -> Flow[bool]:
-        payload = self._resolved.codec.encode(value, returns)
-        payload = encrypted_step(self._resolved.cipher, key.id, name, payload)
+        payload, most = self._resolved.codec.encode(value, returns), self._resolved.max_result_bytes
+        if len(payload) > most:
+            raise too_large(value, len(payload), most, "signal").about(key)
+        payload = encrypted_step(self._resolved.cipher, key.id, checked_name(name, key), payload)
         return run_operations.send_signal(
             key, checked_name(name, key), payload, self._resolved.retention_ms, by, why
         )

@@ -28,7 +28,7 @@ from .._values.keys import Key
 from .._values.policy import Backoff
 from .._values.records import Cause
 from .._values.settings import Duration, expect, seconds
-from ..errors import UsageError, stays_here
+from ..errors import UsageError, stays_here, text_of
 
 __all__ = ["AsyncSteps", "Steps"]
 
@@ -176,7 +176,7 @@ class _StepsBase:
     def _abort(self, reason: object) -> NoReturn:
         self._state.refuse_inside("the run was aborted")
         self._state.check_open()
-        self._state.aborted = str(reason) or "aborted"
+        self._state.aborted = text_of(reason) or "aborted"
         raise Unwind
 
 

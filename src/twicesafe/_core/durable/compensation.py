@@ -33,7 +33,7 @@ from ..encrypting import encrypted, encrypted_step, readable_step
 from ..observing import failed
 from ..outcome_recording import OutcomeRecording, retry_until_recorded
 from ..protocol import Ack, Complete
-from .run_requests import FOREVER, FailRun, RecordStep
+from .run_requests import FOREVER, WITHOUT_LIMIT, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
 from .run_suspension import is_unfinished, suspend
 from .step_records import ask_of, record
@@ -50,7 +50,7 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
         state.claim.ended = call.clock()
     astray = _astray(state, reply)
     if astray is not None and not isinstance(astray, Exception):  # the next worker continues
-        yield from _fail(call, state, type(astray).__qualname__, 1 << 30)
+        yield from _fail(call, state, type(astray).__qualname__, WITHOUT_LIMIT)
         return Raised(astray)
     if astray is not None:
         text = (
@@ -62,7 +62,7 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
     for doubtful, _ in list(state.in_doubt.values()):
         interrupt = yield from find_out(state, doubtful)
         if interrupt is not None:  # the next worker continues
-            yield from _fail(call, state, type(interrupt).__qualname__, 1 << 30)
+            yield from _fail(call, state, type(interrupt).__qualname__, WITHOUT_LIMIT)
             return Raised(interrupt)
         if doubtful.name in state.in_doubt and doubtful.name not in state.recorded:
             # Marked before the failure: see `steps`.
@@ -84,7 +84,7 @@ def undo_all(call: Call, state: RunState, reply: Reply) -> Flow[Raised]:
             continue
         if not isinstance(failure, Exception):
             # Cancelled or interrupted: the next worker continues.
-            yield from _fail(call, state, type(failure).__qualname__, 1 << 30)
+            yield from _fail(call, state, type(failure).__qualname__, WITHOUT_LIMIT)
             return Raised(failure)
         if is_unfinished(failure):
             return (yield from suspend(call, state, [failure]))
@@ -119,7 +119,7 @@ def _recorded_failure(
         reason, error = EXHAUSTED, None
     claim = state.claim
     ask = RecordStep(claim.key.id, claim.owner, claim.fence, FAILURE, "failure")
-    ask.result = encrypted_step(cipher, id_, FAILURE, reason[:2000].encode())
+    ask.result = encrypted_step(cipher, id_, FAILURE, reason.encode())
     ask.position = state.next_position()
     yield from record(state, ask)
     state.undoing = True

@@ -30,7 +30,7 @@ from ..duplicates import outcome_of
 from ..protocol import Claimed, ClaimRequest, Fail
 from ..settling import settle
 from .compensation import undo_all
-from .run_requests import FOREVER, FailRun, StartRun
+from .run_requests import FOREVER, WITHOUT_LIMIT, FailRun, StartRun
 from .run_state import RunState, Unwind, parts_of
 from .run_suspension import is_unfinished, lost, suspend, wake_callers
 
@@ -47,7 +47,7 @@ class RunCall:
     """What a `Call` of a durable function has besides."""
 
     __slots__ = (
-        "arguments", "completes", "function", "holds", "home", "invoke", "state", "tracer", "won",
+        "arguments", "around", "completes", "function", "holds", "home", "invoke", "state", "tracer", "won",
     )  # fmt: skip
 
     def __init__(
@@ -59,11 +59,14 @@ class RunCall:
         invoke: Callable[[RunState], Any],
         tracer: Any = None,
         home: int = 0,
+        around: tuple[str, ...] = (),
     ) -> None:
         self.function, self.arguments, self.completes = function, arguments, completes
         self.holds, self.invoke, self.tracer = holds, invoke, tracer
         self.home = home
         """Which receiver's: runs of one home are in one store."""
+        self.around = around
+        """The `key_scope` of the first call, for the completer: keys that the function makes must be the same."""
         self.won: Claimed | None = None
         """The answer to the claim that this call won."""
         self.state: RunState | None = None
@@ -84,10 +87,11 @@ class RunCall:
 
     def failing(self, ask: Fail) -> FailRun:
         """An unfinished run is never swept, and the completer looks at it after its back-off."""
-        hold = self.state is not None and self.state.held_by is not None
-        return FailRun(
-            ask.id, ask.owner, ask.fence, ask.delay, ask.max_attempts, FOREVER, ask.error, hold
-        )
+        state, attempts = self.state, ask.max_attempts
+        hold = state is not None and state.held_by is not None
+        if state is not None and state.is_cut:
+            attempts = WITHOUT_LIMIT
+        return FailRun(ask.id, ask.owner, ask.fence, ask.delay, attempts, FOREVER, ask.error, hold)
 
 
 def run_of(call: Call) -> Callable[[], Any]:
@@ -163,6 +167,7 @@ def _settled(
     if undoable and is_final and state.held_by is None:
         return (yield from undo_all(call, state, reply))
     state.goes_on = isinstance(reply, Raised) and not is_final
+    state.is_cut = undoable and isinstance(reply, Raised) and not isinstance(reply.error, Exception)
     return (yield from settle(call, claim, reply))
 
 

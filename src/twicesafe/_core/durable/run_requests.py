@@ -24,6 +24,7 @@ from ..protocol import Ack, ClaimRequest, Fail, Release
 __all__ = [
     "FOREVER",
     "RUN_OPS",
+    "WITHOUT_LIMIT",
     "WITHOUT_RUNS",
     "Due",
     "DueRun",
@@ -43,6 +44,9 @@ __all__ = [
 
 FOREVER: Final = 100 * 365 * 86_400_000
 """The retention of a run that is not finished: no sweep removes it."""
+
+WITHOUT_LIMIT: Final = 1 << 30
+"""The `max_attempts` of an attempt that was interrupted: it parks no run that has something to undo."""
 
 
 class StartRun(ClaimRequest, gc=False):

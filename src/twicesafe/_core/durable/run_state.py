@@ -176,6 +176,9 @@ class RunState:
         self.aborted: str | None = None
         self.goes_on = False
         """The run is not over: it is suspended, or tried again."""
+        self.is_cut = False
+        """It was cancelled or interrupted, and has something to undo. As after a crash, the next attempt undoes
+        it if this was the last one; it must not be parked instead."""
         self.held_by: TwicesafeError | None = None
         """Why an operator must look at this run, whatever its function does next: it may catch this error."""
 

@@ -372,7 +372,10 @@ def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[ToolAnswer | None]:
 
 def _question(call: ToolCall) -> str:
     """What operators see, as the name of a step: the tool and its arguments, cut if they are long."""
-    shown = msgspec.json.encode(call.arguments, enc_hook=str)
+    try:
+        shown = msgspec.json.encode(call.arguments, enc_hook=str)
+    except (ValueError, TypeError):  # half a character, for example: models cut them
+        shown = ascii(call.arguments).encode()
     text = f"approve {call.tool} ".encode() + shown
     return text[:LONGEST_NAME].decode(errors="ignore")
 

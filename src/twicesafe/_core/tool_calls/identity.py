@@ -4,10 +4,11 @@ A model writes ``10`` or ``10.0`` or ``"10"``, a letter and its accent as one ch
 optional argument as null or not at all. None of these is another operation, so they are made equal
 before anything is compared, with the help of the tool's JSON schema:
 
-    a whole float is an int; a number, true or false in quotes is that where the schema says so, at any depth
+    a whole float is an int, and a decimal has no zeros at its end; a number, true or false in quotes is that
+    where the schema says so, at any depth
     text is in the normal form NFC
-    an argument that is absent has the schema's default; null is the same as absent, unless there is
-    a default: then a tool that gets null does something else
+    an argument, or a field of one, that is absent has the schema's default; null is the same as absent,
+    unless there is a default: then a tool that gets null does something else
 
 What is left differs: ``order-1`` is not ``ORDER-1``, and a list keeps its order.
 
@@ -17,14 +18,18 @@ arguments that the rule names as identity; in a scope of tool, principal and run
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
+from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from ..._values.fingerprint import fingerprint
 from ..._values.keys import MAX_KEY_BYTES, Key
+from ..._values.object_fields import shape_of
 from ...errors import ConfigurationError, MissingKeyError
 from .rule import ToolRule
 
@@ -32,39 +37,53 @@ __all__ = ["approval_key", "check_names", "key_of_call", "normalised", "print_of
 
 
 _BOOLEANS = {"true": True, "false": False}
+_MOST_DIGITS: Final = 400
+"""Of a whole number. A decimal of a few characters can have a billion digits."""
 
 
 def normalised(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as they are compared."""
-    properties: Mapping[str, Any] = schema.get("properties") or {}
-    given = {
-        name: about["default"]
-        for name, about in properties.items()
-        if isinstance(about, Mapping) and "default" in about and name not in arguments
-    }
-    given.update(arguments)
-    return _normal(_as_declared(given, schema, schema))  # type: ignore[no-any-return]
+    return _normal(_as_declared(arguments, schema, schema))  # type: ignore[no-any-return]
 
 
 def _as_declared(value: Any, about: Any, schema: Mapping[str, Any]) -> Any:
-    """Numbers and booleans that the model put in quotes, where the schema knows no text; at any depth."""
+    """Defaults, and numbers and booleans that the model put in quotes, where the schema knows no text; at
+    any depth."""
     meant = _meanings(about, schema)
     if isinstance(value, Mapping):
         known = {n: one for m in meant for n, one in _mapping(m.get("properties")).items()}
-        return {name: _as_declared(item, known.get(name), schema) for name, item in value.items()}
+        given = {name: _as_declared(item, known.get(name), schema) for name, item in value.items()}
+        missing = {
+            n: one for n, one in known.items() if n not in given and isinstance(one, Mapping)
+        }
+        # Not what a default lacks itself: a schema that refers to itself would have no end.
+        return {n: one["default"] for n, one in missing.items() if "default" in one} | given
     if isinstance(value, (list, tuple)):
         inner = next((m["items"] for m in meant if "items" in m), None)
         return [_as_declared(item, inner, schema) for item in value]
-    kinds = {kind for m in meant for kind in _kinds(m.get("type"))}
+    kinds = {kind for m in meant for kind in _kinds(m.get("type")) if not _is_decimal(m)}
     if type(value) is not str or "string" in kinds:
         return value
     if "boolean" in kinds and value.lower() in _BOOLEANS:
         return _BOOLEANS[value.lower()]
     if kinds & {"integer", "number"}:
-        for read in (int, float):
-            with suppress(ValueError):
+        for read in (int, Decimal, float):
+            with suppress(ValueError, InvalidOperation):
                 return read(value)
     return value
+
+
+@lru_cache(maxsize=256)
+def _accepts_numbers(pattern: str) -> bool:
+    with suppress(re.error):
+        return all(re.search(pattern, text) for text in ("12", "12.5", "0.50"))
+    return False
+
+
+def _is_decimal(about: Mapping[str, Any]) -> bool:
+    """Whether this is the text of a decimal: Pydantic declares it beside the number."""
+    pattern = about.get("pattern")
+    return about.get("type") == "string" and isinstance(pattern, str) and _accepts_numbers(pattern)
 
 
 def _meanings(about: Any, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -101,13 +120,37 @@ def _kinds(given: Any) -> list[Any]:
 def _normal(value: Any) -> Any:
     if isinstance(value, str):
         return unicodedata.normalize("NFC", value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    if isinstance(value, (float, Decimal)):
+        return _number(value)
     if isinstance(value, Mapping):
         return {_normal(name): _normal(item) for name, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
         return [_normal(item) for item in value]
     return value
+
+
+def _number(value: float | Decimal) -> int | float | Decimal:
+    """One form of 1.5, 1.50 and their decimals."""
+    if isinstance(value, Decimal) and value.is_finite():
+        digits = value.as_tuple().digits
+        if value.adjusted() < _MOST_DIGITS and value == value.to_integral_value():
+            return int(value)
+        near = float(value)
+        if Decimal(repr(near)) == value:
+            return near
+        return value.normalize(Context(len(digits), Emin=MIN_EMIN, Emax=MAX_EMAX))
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _compared(value: Any) -> Any:
+    """The same with the fields of models, which some frameworks make of the arguments."""
+    kind: type = type(value)
+    shape = shape_of(kind)
+    if shape is not None:
+        value = shape.read(value)
+    if isinstance(value, Mapping):
+        return {name: _compared(_normal(item)) for name, item in value.items() if item is not None}
+    return [_compared(_normal(item)) for item in value] if isinstance(value, list) else value
 
 
 def key_of_call(
@@ -129,7 +172,7 @@ def key_of_call(
             "that runs the agent must send one"
         )
     try:
-        return Key.from_content(dict(arguments), only=rule.identity, scope=scope)
+        return Key.from_content(_compared(arguments), only=rule.identity, scope=scope)
     except MissingKeyError as error:  # for a model, which knows nothing of keys
         names = ", ".join(rule.identity)
         raise MissingKeyError(
@@ -154,7 +197,7 @@ def approval_key(key: Key) -> Key:
 
 def print_of_call(rule: ToolRule, arguments: Mapping[str, Any], *, whole: bool = False) -> bytes:
     """The fingerprint: of all arguments but the prose. ``whole``: of the prose, too."""
-    return fingerprint(dict(arguments), ignore=() if whole else rule.prose)
+    return fingerprint(_compared(arguments), ignore=() if whole else rule.prose)
 
 
 def check_names(tool: str, rule: ToolRule, schema: Mapping[str, Any]) -> None:
