@@ -509,6 +509,34 @@ def test_mistakes_are_named(setting: Setting) -> None:
         setting.consumer().drain(handle)
 
 
+async def _async(*_: Any) -> Any: ...
+
+
+def _generator(*_: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    "name, wrong",
+    [
+        ("key", "order_id"),
+        ("key", _async),
+        ("recover", "retry"),
+        ("recover", _async),
+        ("recover", _generator),
+        ("dead_letter", 3),
+        ("dead_letter", _generator),
+        ("policy", {"lease": 5}),
+    ],
+)
+def test_a_setting_that_would_fail_for_every_message_is_refused(
+    setting: Setting, name: str, wrong: Any
+) -> None:
+    """With key="order_id", every message would be a dead letter."""
+    with pytest.raises(ConfigurationError, match=f"^{name}="):
+        setting.consumer(**{name: wrong})
+
+
 def test_a_position_that_is_used_again_is_another_message(setting: Setting) -> None:
     """A topic that was deleted and created again: its dead letters are new ones."""
 
@@ -522,13 +550,23 @@ def test_a_position_that_is_used_again_is_another_message(setting: Setting) -> N
     assert [id_ for id_, _ in setting.dead] == ["first", "second"]
 
 
-def test_an_async_dead_letter_function_is_refused_or_not_believed(setting: Setting) -> None:
+async def _send_async(message: Message, error: Exception) -> None:
+    raise AssertionError("never awaited")
+
+
+def _send_in_steps(message: Message, error: Exception) -> Iterator[None]:
+    raise AssertionError("never started")
+    yield
+
+
+@pytest.mark.parametrize(
+    "send, what", [(_send_async, "is async"), (_send_in_steps, "is a generator")]
+)
+def test_a_dead_letter_function_that_does_not_run_is_refused_or_not_believed(
+    setting: Setting, send: Any, what: str
+) -> None:
     """What it returns has not run: the message must not be acknowledged."""
-
-    async def send(message: Message, error: Exception) -> None:
-        raise AssertionError("never awaited")
-
-    with pytest.raises(ConfigurationError, match="dead_letter= is async"):
+    with pytest.raises(ConfigurationError, match=f"dead_letter= {what}"):
         setting.consumer(dead_letter=send)
 
     setting.send()

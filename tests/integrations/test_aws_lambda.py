@@ -409,3 +409,45 @@ def test_an_async_dead_letter_function_ends_no_message(
 
     assert handle({"Records": [sqs("1")]}, Context()) != NONE_FAILED
     assert "was not sent" in caplog.text
+
+
+def test_a_queue_decides_when_it_delivers_again_and_a_stream_waits_for_the_back_off(
+    receiver: Receiver, ran: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = receiver.options(policy=Policy(max_attempts=2, backoff=Backoff(first=3600, jitter=0)))
+
+    @batch_handler(slow, scope=("test",))
+    def broken(message: Message) -> None:
+        ran.append(message.position)
+        raise ValueError("no such customer")
+
+    for count in (1, 2, 3):
+        assert failed(broken({"Records": [sqs("a", count=count)]}, Context())) == ["a"]
+        assert failed(broken({"Records": [kinesis("7")]}, Context())) == ["7"]
+    assert ran == ["a", "shardId-0:7", "a"]
+    told = [record for record in caplog.records if "was not handled" in record.message]
+    assert len(told) == 6
+    assert told[0].exc_info is not None
+    assert told[0].message.endswith(
+        "the message a was not handled, and it is delivered again: no such customer"
+    )
+
+
+def test_an_invocation_that_is_too_short_says_so(
+    handler: Any, ran: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert failed(handler({"Records": [sqs("a"), sqs("b")]}, Context(900))) == ["a", "b"]
+    assert "2 messages were not started" in caplog.text
+
+
+@pytest.mark.parametrize("decorate", [batch_handler, lambda r: event_handler(r, key=str)])
+def test_a_function_whose_work_would_not_run_is_refused(receiver: Receiver, decorate: Any) -> None:
+    async def later(*_: Any) -> None: ...
+
+    def items(*_: Any) -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(UsageError, match=r"asyncio\.run"):
+        decorate(receiver)(later)
+    with pytest.raises(UsageError, match="generator"):
+        decorate(receiver)(items)

@@ -15,7 +15,7 @@ from dramatiq.results.backends import StubBackend
 
 from twicesafe import Key, Policy, Receiver, current_claim
 from twicesafe.consumers import DeadLetter
-from twicesafe.errors import ConfigurationError, ParkedError
+from twicesafe.errors import ConfigurationError
 from twicesafe.integrations.dramatiq import IdempotentActors
 
 POLICY = Policy(max_attempts=3)
@@ -140,7 +140,46 @@ def test_after_the_last_attempt_it_is_a_dead_letter(stub: Any) -> None:
         stub.enqueue(message)
     assert len(ran) == POLICY.max_attempts
     assert isinstance(stub.dead_letters[1].message_id, str)
-    assert stub.dead_letters[1].options["throws"] is ParkedError
+    assert stub.dead_letters[1].options["max_retries"] == 0
+
+
+@pytest.mark.parametrize("when", ["actor", "broker", None])
+def test_the_end_of_all_attempts_is_told_to_dramatiqs_callbacks(
+    receiver: Receiver, when: str | None
+) -> None:
+    """Also if `retry_when` decides on retries, and would go on."""
+
+    def always(retries: int, error: BaseException) -> bool:
+        return True
+
+    ran: list[int] = []
+    told: list[tuple[str, str]] = []
+    options = {"retry_when": always} if when == "actor" else {}
+    retries = dramatiq.middleware.Retries(retry_when=always if when == "broker" else None)
+    callbacks = dramatiq.middleware.Callbacks()
+    stub = ready(StubBroker(middleware=[callbacks, retries]), receiver)
+
+    @actor(stub, idempotent=False)
+    def failed(message: dict[str, Any], error: dict[str, str]) -> None:
+        told.append((message["message_id"], error["type"]))
+
+    @actor(stub, idempotent=False)
+    def exhausted(message: dict[str, Any], counts: dict[str, int]) -> None:
+        told.append((message["message_id"], "exhausted"))
+
+    @actor(stub, on_failure="failed", on_retry_exhausted="exhausted", **options)
+    def broken() -> None:
+        ran.append(1)
+        raise ValueError("no")
+
+    with working(stub):
+        message = broken.send()
+        stub.join("default", timeout=60_000, fail_fast=False)
+    id_ = message.message_id
+    assert len(ran) == POLICY.max_attempts
+    assert sorted(told) == [(id_, "ValueError")] * len(ran) + [(id_, "exhausted")]
+    assert [one.message_id for one in stub.dead_letters] == [id_]
+    stub.close()
 
 
 def test_an_actor_may_give_up(stub: Any) -> None:

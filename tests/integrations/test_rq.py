@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from rq import Queue, Retry, SimpleWorker
+from rq import Queue, Repeat, Retry, SimpleWorker
 from rq.job import Job, JobStatus
 
 from tests.house.repository import ROOT
@@ -121,6 +121,35 @@ def test_work_in_progress_elsewhere_goes_back_to_the_queue(
     assert job.return_value() == {"cents": 5, "run": 1}
     assert job.retries_left == 1
     assert len(pauses) == 1
+
+
+def test_a_job_that_was_put_off_keeps_the_retries_that_it_returns(
+    queue: Queue, receiver: Receiver, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RQ counts returned retries per job, and the function allows itself two."""
+    elsewhere = receiver.claim(Key("t", scope=("tests.integrations.rq_jobs.ask_twice",)))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            elsewhere.release()
+
+    monkeypatch.setattr("twicesafe.integrations.rq.time.sleep", pause)
+    with elsewhere:
+        job = done(queue, rq_jobs.ask_twice, job_id="t")
+    assert job.return_value() == "answered"
+    assert (len(pauses), job.number_of_retries) == (4, 2)
+
+
+def test_each_repetition_that_rq_schedules_is_its_own_run(queue: Queue, ran: list[Any]) -> None:
+    """`Repeat` enqueues the same job again: this is new work. A second delivery of it is not."""
+    job = done(queue, rq_jobs.charge, 5, job_id="hourly", repeat=Repeat(times=2))
+    assert ran == [5, 5, 5]
+    queue.enqueue_job(job)
+    work(queue)
+    assert ran == [5, 5, 5]
+    assert job.return_value() == {"cents": 5, "run": 3}
 
 
 def test_a_job_may_decide_as_a_consumer_does(queue: Queue, ran: list[Any]) -> None:

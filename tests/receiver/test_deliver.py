@@ -14,6 +14,7 @@ from twicesafe.errors import (
     ParkedError,
     StillInProgressError,
     StoreUnavailableError,
+    UsageError,
 )
 
 POLICY = Policy(max_attempts=2, in_flight="reject", backoff=Backoff(first=7, jitter=0))
@@ -114,3 +115,34 @@ async def test_async_handlers_too() -> None:
             "ack",
             "dead_letter",
         ]
+
+
+def test_a_generator_is_not_taken_for_work_that_is_done() -> None:
+    """Its body has not run. An acknowledgement would lose the message."""
+
+    class Items(MessageHandler[str, Any]):
+        def key(self, message: str) -> str:
+            return message
+
+        def handle(self, message: str) -> Any:
+            yield message
+
+    with Receiver.open("memory://") as receiver:
+        verdict = Items(receiver).deliver("a")
+        assert verdict.action == "dead_letter"
+        assert isinstance(verdict.error, UsageError)
+        assert receiver.stats().total == 0
+
+
+async def test_an_async_generator_is_not_taken_for_work_that_is_done() -> None:
+    class Items(AsyncMessageHandler[str, Any]):
+        def key(self, message: str) -> str:
+            return message
+
+        async def handle(self, message: str) -> Any:
+            yield message
+
+    async with AsyncReceiver.open("memory://") as receiver:
+        verdict = await Items(receiver).deliver("a")
+    assert verdict.action == "dead_letter"
+    assert isinstance(verdict.error, UsageError)

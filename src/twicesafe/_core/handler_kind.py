@@ -55,6 +55,8 @@ def expect_done(value: object, what: str) -> None:
         if inspect.iscoroutine(value):
             value.close()  # so that it never starts
         raise UsageError(f"{what} is async, and nothing awaits it here: use a plain function")
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise UsageError(f"{what} is a generator, which has not run: use a plain function")
 
 
 def refuse_coroutine(value: CoroutineType[Any, Any, Any]) -> UsageError:

@@ -85,6 +85,9 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         expect(order in ("key", "none"), "order", order, "use 'key' or 'none'")
         expect(is_count(batch), "batch", batch, "use 1 or more")
         expect(is_count(concurrency), "concurrency", concurrency, "use 1 or more")
+        _check_function("key", key)
+        _check_function("recover", recover)
+        expect(policy is None or isinstance(policy, Policy), "policy", policy, "use a Policy")
         self.source = source
         self._inbox, self._connect = inbox, connect
         self._key = key_of if key is None else key
@@ -128,6 +131,8 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         if dead_letter is None:
             dead_letter = source.dead_url
         if callable(dead_letter):
+            if profile_of(dead_letter).problem == "generator":
+                raise ConfigurationError("dead_letter= is a generator: use a plain function")
             if not self._is_async and profile_of(dead_letter).problem == "async":
                 raise ConfigurationError(
                     "dead_letter= is async, and this consumer is blocking: use a plain function, or "
@@ -135,6 +140,8 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
                 )
             self._dead_letter = dead_letter
         elif self._publishing is None:
+            is_usable = isinstance(dead_letter, str) or hasattr(dead_letter, "publish")
+            expect(is_usable, "dead_letter", dead_letter, "use a publisher's URL, or a function")
             self._publisher, self._dead_topic = destination(dead_letter)
         self._adapt()
         self._runner: Any = None
@@ -289,6 +296,15 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
 
     def __reduce__(self) -> NoReturn:
         raise stays_here(self)
+
+
+def _check_function(name: str, given: object) -> None:
+    """A function of the consumer's, called without await: another one would fail for every message."""
+    if given is None:
+        return
+    expect(callable(given), name, given, "use a function")
+    if profile_of(given).problem:  # type: ignore[arg-type]
+        raise ConfigurationError(f"{name}= is async or a generator: use a plain function")
 
 
 def opened(url: object, name: str) -> Source:

@@ -204,7 +204,8 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
             if self._dead_letter is not None:
                 told = self._dead_letter(message, error)
                 if inspect.isawaitable(told):
-                    await told
+                    told = await told
+                expect_done(told, "dead_letter=")
                 return
             async with self._dead_turn:
                 if self._prepares:

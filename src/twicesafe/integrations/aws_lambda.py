@@ -13,7 +13,7 @@ deletes failed messages. Verdicts become items of the answer:
     retry          listed: it is delivered again after the queue's visibility time-out
     dead_letter    given to ``dead_letter=``; without it listed, for the queue's redrive policy
 
-Messages of one FIFO group, partition key or item run one after the other. After a failure the rest of
+Failures are logged by the logger ``twicesafe``. Messages of one FIFO group, partition key or item run one after the other. After a failure the rest of
 the group is listed, too, and not run. No claim is renewed past the end of the invocation, and nothing
 starts in its last second.
 """
@@ -30,9 +30,11 @@ import msgspec
 
 from .._core.commands import LostBeforeStartError
 from .._core.consuming.message import Message, body_of, key_of
-from .._core.consuming.recovery import Recover, default_recovery
-from .._core.handler_kind import expect_done
-from .._core.handler_profile import FingerprintSetting, profile_of
+from .._core.consuming.recovery import DeadLetter, Recover, Retry, default_recovery
+from .._core.consuming.verdicts import Verdict
+from .._core.handler_call import name_of
+from .._core.handler_kind import expect_done, refuse_generator
+from .._core.handler_profile import FingerprintSetting, HandlerProfile, profile_of
 from .._core.handler_scope import scope_of_function
 from .._core.sqs_wire import BODY, ID, OURS, deduplication_id, headers_of
 from .._core.sqs_wire import body_of as body_of_text
@@ -43,7 +45,7 @@ from ..errors import UsageError
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
 from ..receiver._batches import whole
-from ..receiver._queue_delivery import policy_for_redelivery, verdicts_on
+from ..receiver._queue_delivery import policy_for_redelivery, queue_decides, verdicts_on
 
 __all__ = ["BatchAnswer", "LambdaContext", "batch_handler", "event_handler"]
 
@@ -90,7 +92,7 @@ def batch_handler(
         function: Callable[[Message], Any],
     ) -> Callable[[dict[str, Any], LambdaContext], BatchAnswer]:
         inner = scope_of_function(function) if scope is None else tuple(scope)
-        profile = profile_of(function)
+        profile = _profile(function)
 
         @functools.wraps(function)
         def handle(event: dict[str, Any], context: LambdaContext) -> BatchAnswer:
@@ -109,11 +111,13 @@ def batch_handler(
                     functools.partial(_in_time, context, function),
                     key=key or key_of,
                     profile=profile,
-                    recover=recover or default_recovery,
+                    recover=recover or some[0].recovery,
                     concurrency=most,
                 )
                 for record, verdict in zip(some, verdicts, strict=True):
                     is_over = verdict.action == "ack"
+                    if not is_over:
+                        _tell(record.message, verdict)
                     if verdict.action == "dead_letter" and dead_letter is not None:
                         assert verdict.error is not None
                         is_over = _was_sent(dead_letter, record.message, verdict.error)
@@ -122,6 +126,12 @@ def batch_handler(
                         lanes[record.lane].pop(0)
                     if not is_over or not lanes[record.lane]:
                         del lanes[record.lane]
+            if lanes:
+                _log.warning(
+                    "the invocation ends in less than %g s: %d messages were not started and are listed",
+                    RESERVE,
+                    sum(map(len, lanes.values())),
+                )
             failures = [record.id for record in records if record.id not in done]
             return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in failures]}
 
@@ -148,6 +158,7 @@ def event_handler(
         function: Callable[[Any, Any], Any],
     ) -> Callable[[dict[str, Any], LambdaContext], Any]:
         inner = scope_of_function(function) if scope is None else tuple(scope)
+        _profile(function)
         compared: FingerprintSetting = lambda event, _: fingerprint(event) if fingerprint else event  # noqa: E731
 
         @functools.wraps(function)
@@ -192,6 +203,28 @@ def _left(context: LambdaContext) -> float:
     return context.get_remaining_time_in_millis() / 1000
 
 
+def _profile(function: Callable[..., Any]) -> HandlerProfile:
+    profile = profile_of(function)
+    if profile.problem == "generator":
+        raise refuse_generator(function)
+    if profile.problem:
+        raise UsageError(
+            f"{name_of(function)} is an async function, and Lambda awaits none: use a plain function "
+            "that calls asyncio.run"
+        )
+    return profile
+
+
+def _tell(message: Message, verdict: Verdict[Any]) -> None:
+    """Lambda shows errors that a function raises. These are not raised, so they are logged."""
+    error = verdict.error
+    assert error is not None
+    cause = error.__cause__ if isinstance(error, (Retry, DeadLetter)) else None
+    again = "it is delivered again" if verdict.action == "retry" else "it is not tried again"
+    text = "the message %s was not handled, and %s: %s"
+    _log.warning(text, message.position, again, cause or error, exc_info=cause)
+
+
 def _was_sent(
     dead_letter: Callable[[Message, Exception], object], message: Message, error: Exception
 ) -> bool:
@@ -213,6 +246,8 @@ class _Record(msgspec.Struct):
     """What Lambda calls its itemIdentifier."""
     arn: str
     lane: str = ""
+    recovery: Recover = queue_decides
+    """By default: a queue decides when it delivers again. A stream does so at once."""
 
 
 def _lanes(records: Sequence[_Record]) -> dict[str, list[_Record]]:
@@ -293,7 +328,7 @@ def _kinesis(raw: dict[str, Any], arn: str) -> _Record:
         key=data["partitionKey"],
         position=raw["eventID"],
     )
-    return _Record(message, data["sequenceNumber"], arn)
+    return _Record(message, data["sequenceNumber"], arn, recovery=default_recovery)
 
 
 def _dynamodb(raw: dict[str, Any], arn: str) -> _Record:
@@ -306,7 +341,7 @@ def _dynamodb(raw: dict[str, Any], arn: str) -> _Record:
         key=encode(data["Keys"]).decode(),
         position=raw["eventID"],
     )
-    return _Record(message, data["SequenceNumber"], arn)
+    return _Record(message, data["SequenceNumber"], arn, recovery=default_recovery)
 
 
 def _name(arn: str) -> str:

@@ -15,7 +15,8 @@ does:
     retry          a failed attempt raises what the actor raised: Dramatiq's `Retries` decide.
                    Work in progress elsewhere, or a store that is down: the message is enqueued
                    again with a delay, and Dramatiq's retries are not used up
-    dead_letter    the message fails without a retry: the broker keeps it in its dead letters
+    dead_letter    the message fails as after its last retry: the broker keeps it in its dead letters, and
+                   Dramatiq tells the actors of ``on_failure`` and ``on_retry_exhausted``
 """
 
 from __future__ import annotations
@@ -42,13 +43,16 @@ from ..receiver._queue_delivery import (
 with driver("dramatiq"):
     from dramatiq import Actor, Broker, Middleware
     from dramatiq.broker import MessageProxy
-    from dramatiq.middleware import SkipMessage
+    from dramatiq.middleware import Retries, SkipMessage
     from dramatiq.worker import Worker
 
 __all__ = ["IdempotentActors"]
 
 _current: ContextVar[MessageProxy | None] = ContextVar("twicesafe.dramatiq", default=None)
 """The message that this worker thread is about to hand to its actor."""
+
+_given_up: ContextVar[Exception | None] = ContextVar("twicesafe.dramatiq.given_up", default=None)
+"""The error after which this worker thread's message must not be retried."""
 
 
 class IdempotentActors(Middleware):
@@ -66,6 +70,9 @@ class IdempotentActors(Middleware):
     def after_declare_actor(self, broker: Broker, actor: Actor[Any, Any]) -> None:
         if actor.options.get("idempotent", True) and not hasattr(actor.fn, "idempotent"):
             actor.fn = self._wrapped(broker, actor)
+            asked = actor.options.get("retry_when") or _retry_when_of(broker)
+            if asked is not None:
+                actor.options["retry_when"] = _unless_given_up(asked)
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         for actor in broker.actors.values():  # those that were declared before this was added
@@ -73,6 +80,7 @@ class IdempotentActors(Middleware):
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         _current.set(message)
+        _given_up.set(None)
 
     def _wrapped(self, broker: Broker, actor: Actor[Any, Any]) -> Callable[..., Any]:
         function: Callable[..., Any] = actor.fn
@@ -107,6 +115,26 @@ def _act(broker: Broker, message: MessageProxy, verdict: Verdict[Any]) -> NoRetu
         message.options["store_results"] = False  # of this delivery: the next one has the result
         raise SkipMessage(f"not now, again in {wait:g} seconds: {verdict.error}")
     if verdict.action == "dead_letter":
-        message.options["throws"] = type(error)  # no retry can help
+        # No retry can help. `throws` would say so, too, but callbacks get the options as JSON.
+        message.options["max_retries"] = 0
+        _given_up.set(error)
         message.fail()
     raise error
+
+
+def _retry_when_of(broker: Broker) -> Callable[[int, BaseException], bool] | None:
+    for one in broker.middleware:
+        if isinstance(one, Retries):
+            return one.retry_when
+    return None
+
+
+def _unless_given_up(
+    asked: Callable[[int, BaseException], bool],
+) -> Callable[[int, BaseException], bool]:
+    """Dramatiq asks this function instead of `max_retries`."""
+
+    def retry_when(retries: int, error: BaseException) -> bool:
+        return error is not _given_up.get() and asked(retries, error)
+
+    return retry_when

@@ -4,7 +4,8 @@
     queue = Queue("orders", connection=redis, job_class=Job)
     Worker([queue], connection=redis, job_class=Job).work()          # rq worker --job-class shop.Job
 
-The key is the job's id, which retries and ``requeue`` keep, in a scope with the function's name.
+The key is the job's id, which retries and ``requeue`` keep, in a scope with the function's name. Each
+repetition of RQ's ``Repeat`` has a scope of its own, because it is new work under the same id.
 Verdicts become what RQ does:
 
     ack            the job returns the recorded result
@@ -78,8 +79,11 @@ def idempotent_job(receiver: Receiver, *, key: Callable[..., KeyLike] | None = N
 
             def make() -> Any:
                 args, kwargs = tuple(self.args), dict(self.kwargs)
+                scope = (*home.scope, str(self.func_name))
+                if key is None and self.repeats_left is not None:
+                    scope = (*scope, f"repeats_left={self.repeats_left}")
                 given = Key(self.id) if key is None else key(*args, **kwargs)
-                owner = home.options(scope=(*home.scope, str(self.func_name)))
+                owner = home.options(scope=scope)
                 return delivery(owner, given, queue_decides, self, self.func, args, kwargs, run)
 
             return _act(self, verdict_on(home, make))
@@ -94,6 +98,8 @@ def _act(job: Job, verdict: Verdict[Any]) -> Any:
     error = attempt_error(verdict)
     if error is None:
         time.sleep(pause_of(verdict))  # a delay of RQ needs a scheduler
+        # RQ adds 1, and compares the sum with `max` of a Retry that the function returns.
+        job.number_of_retries = (job.number_of_retries or 0) - 1
         return Retry(max=ALWAYS)
     if isinstance(error, _Again):
         return error.retry

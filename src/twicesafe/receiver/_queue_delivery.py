@@ -15,6 +15,7 @@ from .._core.batch import deliver_many
 from .._core.call import Call
 from .._core.consuming.recovery import DeadLetter, Recover, Retry, decide
 from .._core.consuming.verdicts import Verdict, verdict_of
+from .._core.handler_kind import refuse_generator
 from .._core.handler_profile import HandlerProfile, profile_of
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
@@ -72,8 +73,11 @@ def delivery(
     ``run``: what to run instead, if the queue has its own way to call the function.
     """
     given = kwargs or {}
+    profile = profile_of(function)
+    if profile.problem == "generator":
+        raise refuse_generator(function)
     run = run or functools.partial(function, *args, **given)
-    call = receiver._call(receiver._delivered_key(key), run, profile_of(function), args, given)
+    call = receiver._call(receiver._delivered_key(key), run, profile, args, given)
     call.decide = decide(recover, message, receiver._resolved)
     return call
 

@@ -36,7 +36,7 @@ from ..._core.consuming.source import Found, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
-from ...outbox.publishers._urls import driver_url
+from ...outbox.publishers._urls import driver_url, refuse_others
 from ._connection import ConnectionSource, named, with_query
 from ._jetstream import Confirmations, PullReplies, message_of
 
@@ -105,6 +105,7 @@ class JetStreamSource(ConnectionSource):
     def open(cls, url: str) -> Self:
         require("nats")
         theirs, options = driver_url(url, OPTIONS, "tls" if url.startswith("tls") else "nats")
+        refuse_others(theirs, OPTIONS)
         named(options, "stream", "durable")
         start = options.pop("from")
         expect(start in ("all", "new"), "option from", start, "use all or new")

@@ -38,7 +38,7 @@ from ..._core.consuming.source import Found, Member, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError
-from ...outbox.publishers._urls import driver_url
+from ...outbox.publishers._urls import redis_url
 from ._connection import ConnectionSource, named, with_query
 from ._redis_entries import ACKNOWLEDGE, EXTEND, FORGET, RETURN, RETURNED, message_of
 
@@ -103,7 +103,7 @@ class RedisStreamSource(ConnectionSource):
     @classmethod
     def open(cls, url: str) -> Self:
         require("redis")
-        theirs, options = driver_url(url.replace("valkey:", "redis:", 1), OPTIONS)
+        theirs, options = redis_url(url, OPTIONS)
         named(options, "stream", "group")
         start = options.pop("from")
         expect(

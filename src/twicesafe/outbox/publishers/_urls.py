@@ -13,11 +13,18 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ..._core.outbox.publisher import Publisher
-from ..._values.settings import expect
+from ..._values.settings import expect, refuse_unknown
 from ...errors import ConfigurationError
 from ...stores._urls import target_of, typed
 
-__all__ = ["SCHEMES", "driver_url", "kafka_url", "open_publisher"]
+__all__ = [
+    "SCHEMES",
+    "driver_url",
+    "kafka_url",
+    "open_publisher",
+    "redis_url",
+    "refuse_others",
+]
 
 SCHEMES: Final[dict[str, str]] = {
     "http": "twicesafe.outbox.publishers.webhook:WebhookPublisher",
@@ -59,6 +66,24 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
         )
     query = urlencode(theirs)
     return urlunsplit((scheme or parts.scheme, parts.netloc, parts.path, query, "")), options
+
+
+def refuse_others(theirs: str, ours: Mapping[str, Any]) -> None:
+    """For a driver that ignores the options of its URL: a misspelt one would have no effect."""
+    given = dict(parse_qsl(urlsplit(theirs).query, keep_blank_values=True))
+    refuse_unknown(given, ours, "option of this URL")
+
+
+def redis_url(url: str, ours: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """`driver_url`, with an error that redis-py would raise only when it connects."""
+    import redis
+
+    theirs, options = driver_url(url.replace("valkey:", "redis:", 1), ours)
+    try:
+        redis.ConnectionPool.from_url(theirs).make_connection()
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"redis-py refuses an option of this URL: {error}") from None
+    return theirs, options
 
 
 def kafka_url(

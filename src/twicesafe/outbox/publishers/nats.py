@@ -22,7 +22,7 @@ from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
 from ._connection import ConnectionPublisher
 from ._header_lines import line_of
-from ._urls import driver_url
+from ._urls import driver_url, refuse_others
 
 __all__ = ["JetStreamPublisher"]
 
@@ -54,6 +54,7 @@ class JetStreamPublisher(ConnectionPublisher):
     def open(cls, url: str) -> Self:
         require("nats")
         theirs, options = driver_url(url, OPTIONS, "tls" if url.startswith("tls") else "nats")
+        refuse_others(theirs, OPTIONS)
         return cls(theirs, **options)
 
     async def _connect(self) -> None:

@@ -22,7 +22,7 @@ from ..._core.outbox.publisher import NOT_TRIED, Answer
 from ..._core.outbox.requests import Message
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
-from ._urls import driver_url
+from ._urls import redis_url
 
 __all__ = ["RedisStreamPublisher"]
 
@@ -59,7 +59,7 @@ class RedisStreamPublisher:
         require("redis")
         import redis
 
-        theirs, options = driver_url(url.replace("valkey:", "redis:", 1), OPTIONS)
+        theirs, options = redis_url(url, OPTIONS)
         client = redis.Redis.from_url(
             theirs, socket_timeout=options["timeout"], socket_connect_timeout=options["timeout"]
         )
