@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
 from twicesafe._core.protocol import Ack, RaiseFences
-from twicesafe._core.regions import claiming, epochs, failover, following
+from twicesafe._core.regions import claiming, epochs, failover, following, settling
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
 from twicesafe._values.records import State
@@ -46,6 +46,15 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
         return adopt(replace(row, state=State.PARKED) if weaker else row, ask, now)
 
     patch(lifecycle, "adopt", anyhow)
+
+
+@mutant("a region in doubt is copied", STUDY)
+def doubt_does_not_pause_followers(patch: Patch) -> None:
+    def none(place: str) -> Any:
+        yield from ()
+        return ()
+
+    patch(following, "homes_in_doubt", none)
 
 
 # --- who may start -------------------------------------------------------------------------------
@@ -131,6 +140,16 @@ def undecided_claims_are_decided(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
+@mutant("what ran in doubt is not marked when a later epoch runs it again", STUDY)
+def old_doubts_are_forgotten(patch: Patch) -> None:
+    patch(claiming, "_was_in_doubt", claiming.is_decided)
+
+
+@mutant("a claim that took over is given back as if no work had begun", STUDY)
+def takeovers_are_given_back(patch: Patch) -> None:
+    patch(claiming, "_took_over", lambda answer: False)
+
+
 @mutant("the cut is when the epoch was closed, without the lease of the old region", STUDY)
 def the_cut_is_too_early(patch: Patch) -> None:
     fail_over = failover.fail_over
@@ -177,7 +196,7 @@ def fences_are_not_raised(patch: Patch) -> None:
 
 @mutant("a switch does not copy the rest", STUDY)
 def a_switch_leaves_the_rest(patch: Patch) -> None:
-    def nothing(move: Any, epoch: Any) -> Any:
+    def nothing(move: Any, epoch: Any, settling: Any = None) -> Any:
         yield from ()
         return Copied()
 
@@ -195,20 +214,41 @@ def settling_begins_too_late(patch: Patch) -> None:
     follow = following.follow
 
     def late(source: str, *args: Any, settling: Any = None, **more: Any) -> Any:
-        if settling is not None:
-            now, _ = yield from following.progress_of(source)
-            settling = settling._replace(high=now.high)
-        return (yield from follow(source, *args, settling=settling, **more))
+        later = settling and settling._replace(high=None)
+        return (yield from follow(source, *args, settling=later, **more))
 
     patch(failover, "follow", late)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)
 def settling_names_nothing(patch: Patch) -> None:
-    def silent(seen: Any, row: Any) -> Any:
+    def silent(seen: Any, row: Any, epoch: Any) -> Any:
         yield from ()
 
-    patch(following, "_settle", silent)
+    patch(settling, "settle_row", silent)
+    patch(following, "settle_row", silent)
+
+
+@mutant("settling ends the doubt about a key that is at work in the old region", STUDY)
+def settling_forgets_the_undecided(patch: Patch) -> None:
+    def silent(*args: Any) -> Any:
+        yield from ()
+
+    patch(settling, "_doubt_row", silent)
+
+
+@mutant("only the report names what both regions worked on", STUDY)
+def repeats_are_not_marked(patch: Patch) -> None:
+    mark = claiming.mark
+    patch(settling, "mark", lambda epoch, what: "" if what is claiming.RAN else mark(epoch, what))
+
+
+@mutant("a key that was in doubt does not learn an older answer", STUDY)
+def old_answers_are_not_learned(patch: Patch) -> None:
+    def nothing(*args: Any) -> Any:
+        yield from ()
+
+    patch(following, "learn", nothing)
 
 
 @mutant("an epoch is replaced without a look at which one it is", STUDY)
