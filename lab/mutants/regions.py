@@ -48,7 +48,7 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
     patch(lifecycle, "adopt", anyhow)
 
 
-@mutant("a region in doubt is copied", STUDY)
+@mutant("a region in doubt is copied", STUDY, first=35_800)
 def doubt_does_not_pause_followers(patch: Patch) -> None:
     def none(place: str) -> Any:
         yield from ()
@@ -140,16 +140,6 @@ def undecided_claims_are_decided(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("what ran in doubt is not marked when a later epoch runs it again", STUDY)
-def old_doubts_are_forgotten(patch: Patch) -> None:
-    patch(claiming, "_was_in_doubt", claiming.is_decided)
-
-
-@mutant("a claim that took over is given back as if no work had begun", STUDY)
-def takeovers_are_given_back(patch: Patch) -> None:
-    patch(claiming, "_took_over", lambda answer: False)
-
-
 @mutant("the cut is when the epoch was closed, without the lease of the old region", STUDY)
 def the_cut_is_too_early(patch: Patch) -> None:
     fail_over = failover.fail_over
@@ -227,28 +217,6 @@ def settling_names_nothing(patch: Patch) -> None:
 
     patch(settling, "settle_row", silent)
     patch(following, "settle_row", silent)
-
-
-@mutant("settling ends the doubt about a key that is at work in the old region", STUDY)
-def settling_forgets_the_undecided(patch: Patch) -> None:
-    def silent(*args: Any) -> Any:
-        yield from ()
-
-    patch(settling, "_doubt_row", silent)
-
-
-@mutant("only the report names what both regions worked on", STUDY)
-def repeats_are_not_marked(patch: Patch) -> None:
-    mark = claiming.mark
-    patch(settling, "mark", lambda epoch, what: "" if what is claiming.RAN else mark(epoch, what))
-
-
-@mutant("a key that was in doubt does not learn an older answer", STUDY)
-def old_answers_are_not_learned(patch: Patch) -> None:
-    def nothing(*args: Any) -> Any:
-        yield from ()
-
-    patch(following, "learn", nothing)
 
 
 @mutant("an epoch is replaced without a look at which one it is", STUDY)
