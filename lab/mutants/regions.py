@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
 from twicesafe._core.protocol import Ack, RaiseFences
-from twicesafe._core.regions import claiming, epochs, failover, following
+from twicesafe._core.regions import claiming, epochs, failover, following, settling
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
 from twicesafe._values.records import State
@@ -46,6 +46,15 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
         return adopt(replace(row, state=State.PARKED) if weaker else row, ask, now)
 
     patch(lifecycle, "adopt", anyhow)
+
+
+@mutant("a region in doubt is copied", STUDY, first=35_800)
+def doubt_does_not_pause_followers(patch: Patch) -> None:
+    def none(place: str) -> Any:
+        yield from ()
+        return ()
+
+    patch(following, "homes_in_doubt", none)
 
 
 # --- who may start -------------------------------------------------------------------------------
@@ -177,7 +186,7 @@ def fences_are_not_raised(patch: Patch) -> None:
 
 @mutant("a switch does not copy the rest", STUDY)
 def a_switch_leaves_the_rest(patch: Patch) -> None:
-    def nothing(move: Any, epoch: Any) -> Any:
+    def nothing(move: Any, epoch: Any, settling: Any = None) -> Any:
         yield from ()
         return Copied()
 
@@ -195,20 +204,19 @@ def settling_begins_too_late(patch: Patch) -> None:
     follow = following.follow
 
     def late(source: str, *args: Any, settling: Any = None, **more: Any) -> Any:
-        if settling is not None:
-            now, _ = yield from following.progress_of(source)
-            settling = settling._replace(high=now.high)
-        return (yield from follow(source, *args, settling=settling, **more))
+        later = settling and settling._replace(high=None)
+        return (yield from follow(source, *args, settling=later, **more))
 
     patch(failover, "follow", late)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)
 def settling_names_nothing(patch: Patch) -> None:
-    def silent(seen: Any, row: Any) -> Any:
+    def silent(seen: Any, row: Any, epoch: Any) -> Any:
         yield from ()
 
-    patch(following, "_settle", silent)
+    patch(settling, "settle_row", silent)
+    patch(following, "settle_row", silent)
 
 
 @mutant("an epoch is replaced without a look at which one it is", STUDY)

@@ -26,18 +26,20 @@ class Mutant(msgspec.Struct, frozen=True):
     """The one that must find it."""
     aside: tuple[str, ...] = ()
     """Invariants not looked at, because a second bug is needed to make this one visible."""
+    first: int = 0
+    """The first seed, for a bug that few schedules show."""
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    bug: str, study: str = "leases", aside: tuple[str, ...] = ()
+    bug: str, study: str = "leases", aside: tuple[str, ...] = (), first: int = 0
 ) -> Callable[[Callable[[Patch], None]], Any]:
     def enter(patch: Callable[[Patch], None]) -> Any:
         name = patch.__name__.replace("_", " ")
         assert name not in MUTANTS, f"two mutants are called {name!r}"
-        MUTANTS[name] = Mutant(name, bug, patch, study, aside)
+        MUTANTS[name] = Mutant(name, bug, patch, study, aside, first)
         return patch
 
     return enter

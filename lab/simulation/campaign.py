@@ -136,19 +136,20 @@ def _hunt(quarry: tuple[str, int]) -> Hunt:
 
     name, limit = quarry
     bug, study = MUTANTS[name].bug, STUDIES[MUTANTS[name].study]
+    seeds = range(MUTANTS[name].first, MUTANTS[name].first + limit)
     with mutated(name):
-        found = _first_violation(study, lambda plan: plan, limit)
+        found = _first_violation(study, lambda plan: plan, seeds)
         hunt = Hunt(name, study.name, bug, None)
         if found is not None:
             hunt = Hunt(name, study.name, bug, found.seed, found.invariant, found.how)
         for way, take in study.ways.items():
-            there = _first_violation(study, take, limit)
+            there = _first_violation(study, take, seeds)
             hunt.ways[way] = None if there is None else there.seed
     return hunt
 
 
-def _first_violation(study: Study, take: Callable[[Any], Any], limit: int) -> Found | None:
-    for seed in range(limit):
+def _first_violation(study: Study, take: Callable[[Any], Any], seeds: range) -> Found | None:
+    for seed in seeds:
         _, violation = study.run(take(study.draw(seed)), None)
         if violation is not None:
             return Found(seed, violation.name, violation.how)

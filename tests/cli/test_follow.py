@@ -15,7 +15,10 @@ from tests.cli.line import Line
 from tests.polling import until
 from twicesafe import Receiver
 from twicesafe._core.protocol import Adopt
+from twicesafe._core.regions.epochs import key_of
+from twicesafe._core.regions.pausing import pause
 from twicesafe.errors import StoreError
+from twicesafe.regions._performing import perform
 from twicesafe.stores.memory import MemoryStore
 
 
@@ -52,6 +55,17 @@ def test_a_source_that_is_missing_is_not_created(line: Line, tmp_path: Path):
     assert ran.status == 3
     assert "there is no store at" in ran.err
     assert not (tmp_path / "nothing.db").exists()
+
+
+def test_a_source_in_doubt_is_not_copied_and_the_status_says_so(line: Line, source: str):
+    with Receiver.open(source) as receiver:
+        stores = {"here": receiver.store}
+        perform(pause("here", key_of("default", "eu"), 2, 1), stores)
+    ran = line("follow", "--from", source, "--to", line.url, "--once", store=False)
+    assert ran.status == 1
+    assert "is in doubt about the keys of eu" in ran.err
+    with Receiver.open(line.url) as receiver:
+        assert receiver.record("k1") is None
 
 
 def test_a_target_that_takes_no_copies_is_refused(line: Line, source: str, etcd_url: str):

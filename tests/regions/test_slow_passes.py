@@ -10,8 +10,8 @@ import pytest
 from tests.regions.worlds import Places, World
 from twicesafe import Key, UsageError
 from twicesafe._core.protocol import Browse, ClaimRequest, Complete, Read
-from twicesafe._core.regions.epochs import On
-from twicesafe._core.regions.following import SOURCE, TARGET, follow
+from twicesafe._core.regions.epochs import SOURCE, TARGET, On
+from twicesafe._core.regions.following import follow
 from twicesafe.stores.memory import MemoryStore
 from twicesafe.testing import FakeClock
 

@@ -9,8 +9,8 @@ from typing import Any
 from twicesafe import Key
 from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Rewrite, Verdict
 from twicesafe._core.regions import claiming, failover, following
-from twicesafe._core.regions.epochs import REGISTER, On, create, key_of
-from twicesafe._core.regions.following import SOURCE, TARGET, Copied
+from twicesafe._core.regions.epochs import REGISTER, SOURCE, TARGET, On, create, key_of
+from twicesafe._core.regions.following import Copied
 from twicesafe._values.keys import new_owner
 from twicesafe._values.records import Row, State
 from twicesafe.errors import NotHomeError, StoreUnavailableError, TwicesafeError

@@ -61,7 +61,7 @@ def follow(
 
     It never replaces a newer record in the target, so it is safe to run during deliveries, in two places at
     once, and again after a crash: it continues after the last complete pass. With --json it prints one line
-    per pass. Exit status 1 if the target refused a record.
+    per pass. Exit status 1 if the target refused a record, or the source is in doubt after a failover.
     Example: [cyan]twicesafe follow --from postgresql://eu/shop --to postgresql://us/shop --name eu[/]
     """
     screen = Screen(json)
@@ -93,8 +93,14 @@ def follow(
             else:
                 with interruptible(follower.stop):
                     follower.run(every, tell=tell)
-    good = not report.failed_count
+    good = not report.failed_count and not report.in_doubt
     screen.say(Text("✓", "green") if good else Text("!", "yellow"), said())
+    if report.in_doubt:
+        raise CommandEnded(
+            f"{mask(source)} is in doubt about the keys of {', '.join(report.in_doubt)}: nothing is copied from it "
+            "until regions.settle() has ended",
+            NO,
+        )
     if not good:
         raise CommandEnded(
             f"{mask(target)} refused {counted(report.failed_count, 'record')} ({', '.join(report.failed[:3])}…): "

@@ -11,9 +11,18 @@ import msgspec
 
 from .._core.protocol import Browse, Count, Page
 from .._core.regions.claiming import DOUBT, HERE, Region, Unknown
-from .._core.regions.epochs import REGISTER, Epoch, On, RegionFlow, create, key_of
+from .._core.regions.epochs import (
+    REGISTER,
+    SOURCE,
+    TARGET,
+    Epoch,
+    On,
+    RegionFlow,
+    create,
+    key_of,
+)
 from .._core.regions.failover import Move, current
-from .._core.regions.following import SOURCE, TARGET, progress_of
+from .._core.regions.following import progress_of
 from .._core.searching import MOST
 from .._values.clocks import since_boot, wall_clock
 from .._values.keys import Key

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Self
 
-from .._core.regions.epochs import RegionFlow
-from .._core.regions.following import SOURCE, TARGET, Copied, follow
+from .._core.regions.epochs import SOURCE, TARGET, RegionFlow
+from .._core.regions.following import Copied, follow
 from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.settings import Duration, expect, seconds

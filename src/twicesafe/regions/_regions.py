@@ -18,9 +18,9 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from .._core.regions.claiming import HERE
-from .._core.regions.epochs import REGISTER, Epoch
+from .._core.regions.epochs import REGISTER, SOURCE, TARGET, Epoch
 from .._core.regions.failover import current, fail_over, settle, switch
-from .._core.regions.following import SOURCE, TARGET, Copied
+from .._core.regions.following import Copied
 from .._values.records import Record
 from .._values.settings import Duration, seconds
 from ..errors import StoreUnavailableError

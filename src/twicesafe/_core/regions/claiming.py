@@ -18,20 +18,25 @@ from msgspec.structs import replace
 
 from ..._values.clocks import WorkerClock
 from ..._values.keys import Key
-from ..._values.records import Row, State
+from ..._values.records import Cause, Row, State
 from ...errors import NotHomeError, StoreError
 from ..protocol import Abandon, Ack, Adopt, Claimed, ClaimRequest, Complete, Fail, Read, Verdict
 from .epochs import Epoch, On, RegionFlow, key_of, look
 
 __all__ = [
     "DOUBT",
+    "HELD",
     "HERE",
     "PROBED",
+    "RAN",
+    "UNDECIDED",
     "Probe",
     "Region",
     "Unknown",
     "claim",
     "finishing",
+    "is_decided",
+    "mark",
 ]
 
 HERE: Final = "here"
@@ -42,6 +47,9 @@ DOUBT: Final = "RegionDoubt"
 about it follows: a later epoch decides anew."""
 
 HELD, RAN, PROBED = "held", "ran", "done elsewhere"
+
+UNDECIDED: Final = "undecided"
+"""When it was settled, the old region had begun the work, and this one had not decided about it."""
 
 Unknown: TypeAlias = Literal["hold", "run"] | Callable[[Key], Any]
 
@@ -79,6 +87,8 @@ class Region:
         self.lease, self.clock = lease, clock
         self.ran: dict[bytes, str] = {}
         """Owners of claims in doubt that run nevertheless, and the marks of their records."""
+        self.doubted: dict[bytes, int] = {}
+        """Owners of claims over records in doubt, and the numbers of the epochs."""
         self._known: dict[str, tuple[Epoch | None, float]] = {}
 
     def known(self, home: str) -> tuple[Epoch | None, float]:
@@ -86,15 +96,26 @@ class Region:
 
     def remember(self, owner: bytes, marked: str) -> None:
         """Not forgotten when it ends: the request that ends it may be sent again."""
-        self.ran[owner] = marked
-        if len(self.ran) > MOST:
-            self.ran.pop(next(iter(self.ran)), None)
+        _keep(self.ran, owner, marked)
+
+    def doubts(self, owner: bytes, epoch: Epoch, row: Row | None) -> bool:
+        """A claim that is sent again, as its reply was lost. It finds its own record, which no longer shows
+        what was there before: fences that are times are above the base at once."""
+        if row is None or self.doubted.get(owner) != epoch.number:
+            return False
+        return not is_decided(epoch, row)
 
     def learn(self, home: str, epoch: Epoch | None, sent: float) -> None:
         """`sent`: when the register was asked; the answer is not older. So it holds for a lease from then,
         whatever order answers come in."""
         mine = epoch is not None and epoch.region == self.name and not epoch.closed
         self._known[home] = (epoch, sent + self.lease) if mine else (None, 0.0)
+
+
+def _keep(notes: dict[bytes, Any], owner: bytes, note: Any) -> None:
+    notes[owner] = note
+    if len(notes) > MOST:
+        notes.pop(next(iter(notes)), None)
 
 
 def _confirmed(region: Region, key: Key) -> RegionFlow[Epoch]:
@@ -144,9 +165,11 @@ def claim(region: Region, ask: ClaimRequest) -> RegionFlow[Claimed]:
     doubtful = False
     if epoch.cut and _is_old(region, epoch, ask.key):
         row: Row | None = yield On(HERE, Read(ask.key.id))
-        doubtful = _in_doubt(epoch, row)
-        if row is not None and _is_decided(epoch, row):
-            region.remember(ask.owner, mark(epoch, RAN))  # another attempt of one that was in doubt
+        doubtful = _in_doubt(epoch, row) or region.doubts(ask.owner, epoch, row)
+        if row is not None and doubtful:
+            _keep(region.doubted, ask.owner, epoch.number)
+        elif row is not None and _was_in_doubt(epoch, row):
+            region.remember(ask.owner, mark(epoch, RAN))  # another attempt
     sent = replace(ask, hold=True) if doubtful and region.unknown != "run" else ask
     answer: Claimed = yield On(HERE, sent)
     if answer.verdict is not Verdict.WON:
@@ -164,7 +187,8 @@ def claim(region: Region, ask: ClaimRequest) -> RegionFlow[Claimed]:
             )
     except NotHomeError:
         region.ran.pop(ask.owner, None)
-        yield On(HERE, Abandon(ask.key.id, ask.owner, RETENTION))
+        if not _took_over(answer):
+            yield On(HERE, Abandon(ask.key.id, ask.owner, RETENTION))
         raise
     if doubtful:
         return (yield from _doubted(region, epoch, ask, answer))
@@ -183,27 +207,40 @@ def _in_doubt(epoch: Epoch, row: Row | None) -> bool:
     """Whether the old region may have done more than this record says, and this epoch has not decided."""
     if row is None:
         return epoch.doubt
-    if _is_decided(epoch, row):
+    if is_decided(epoch, row):
         return False
+    if row.error.startswith(mark(epoch, UNDECIDED)):
+        return row.cause is not Cause.OPERATOR
     if row.state is State.IN_PROGRESS:
         # A claim of this epoch that was not decided about is in doubt as before: its worker died.
         return epoch.doubt or row.fence <= epoch.base
     return row.state is State.RELEASED and epoch.doubt
 
 
+def _took_over(answer: Claimed) -> bool:
+    """The worker before may have done the work: given back, the record would say that none had begun."""
+    return answer.cause is Cause.LEASE_EXPIRED
+
+
+def _was_in_doubt(_: Epoch, row: Row) -> bool:
+    """In this epoch or an older one: what runs again stays counted."""
+    return row.error.startswith(DOUBT)
+
+
 def mark(epoch: Epoch, what: str) -> str:
     return f"{DOUBT} {epoch.number}: {what}"
 
 
-def _is_decided(epoch: Epoch, row: Row) -> bool:
+def is_decided(epoch: Epoch, row: Row) -> bool:
     """Only what was decided to run, or released by an operator, has such a mark and is claimed again."""
-    return row.error.startswith(mark(epoch, ""))
+    marked = row.error.startswith(mark(epoch, ""))
+    return marked and not row.error.startswith(mark(epoch, UNDECIDED))
 
 
 def _mark(epoch: Epoch, key: Key) -> RegionFlow[None]:
     """A worker died before it could say why it holds this key."""
     row: Row | None = yield On(HERE, Read(key.id))
-    if row is not None and row.state is State.HELD and not _is_decided(epoch, row):
+    if row is not None and row.state is State.HELD and not is_decided(epoch, row):
         marked = replace(row, fence=row.fence + 1, error=mark(epoch, HELD))
         yield On(HERE, Adopt(marked, over=row.fence))
 

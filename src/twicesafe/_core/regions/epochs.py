@@ -26,6 +26,8 @@ __all__ = [
     "OWN_SCOPES",
     "REGISTER",
     "REGISTER_SCOPE",
+    "SOURCE",
+    "TARGET",
     "Epoch",
     "On",
     "RegionFlow",
@@ -44,6 +46,11 @@ REGISTER: Final = "register"
 REGISTER_SCOPE: Final = "twicesafe.regions"
 OWN_SCOPES: Final = (REGISTER_SCOPE, "twicesafe.follow")
 """Scopes of our own records. They say something about one store, and are not copied."""
+
+SOURCE: Final = "source"
+"""The place of the store that records are copied from."""
+TARGET: Final = "target"
+"""The place of the store that they are copied to."""
 
 LEASE: Final = 30_000
 

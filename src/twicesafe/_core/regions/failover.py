@@ -13,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from ..._values.keys import Key
 from ...errors import ConfigurationError, StoreError, UsageError
 from ..protocol import Ack, RaiseFences
-from .epochs import Epoch, On, RegionFlow, change, look
-from .following import PAGE, TARGET, Copied, Settling, follow, progress_of
+from .epochs import TARGET, Epoch, On, RegionFlow, change, look
+from .following import PAGE, Copied, follow, progress_of
+from .pausing import pause, resume
+from .settling import Settling
 
 __all__ = ["Move", "Wait", "current", "fail_over", "settle", "switch"]
 
@@ -82,6 +86,7 @@ def fail_over(move: Move, max_lag: float) -> RegionFlow[Epoch]:
         )
     document = yield from _closed(move, epoch, document)
     cut = move.now() + move.lease + move.skew
+    yield from pause(TARGET, move.key, epoch.number + 1, move.now())
     return (
         yield from _opened(
             move, epoch, document, cut, before.until, copied_high=before.high, doubt=True
@@ -98,10 +103,14 @@ def switch(move: Move) -> RegionFlow[Epoch]:
     cut = move.now() + move.lease + move.skew
     try:
         yield from _until(move, cut)
-        rest = yield from _copied(move, epoch)
+        # All its records are of epochs before the next.
+        served = replace(epoch, base=cut * 1000)
+        settling = Settling(served, None, move.ours) if epoch.cut else None
+        rest = yield from _copied(move, epoch, settling)
     except (StoreError, UsageError):
         yield from change(move.key, document, closed=False)
         raise
+    yield from resume(TARGET, move.key, epoch.number + 1, move.now())
     return (yield from _opened(move, epoch, document, cut, rest.until))
 
 
@@ -130,9 +139,11 @@ def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
             overlap=move.overlap,
             steps=move.steps,
             page=move.page,
-            settling=Settling(epoch.base, epoch.copied_high, move.ours),
+            settling=Settling(epoch, epoch.copied_high, move.ours),
+            moving=True,
         )
         _refuse_failed(move, found)
+    yield from resume(TARGET, move.key, epoch.number, move.now())
     if epoch.doubt:
         yield from change(move.key, document, doubt=False)
     return found
@@ -190,9 +201,15 @@ def _opened(
     return opened
 
 
-def _copied(move: Move, epoch: Epoch) -> RegionFlow[Copied]:
+def _copied(move: Move, epoch: Epoch, settling: Settling | None = None) -> RegionFlow[Copied]:
     found = yield from follow(
-        epoch.region, move.now, overlap=move.overlap, steps=move.steps, page=move.page
+        epoch.region,
+        move.now,
+        overlap=move.overlap,
+        steps=move.steps,
+        page=move.page,
+        settling=settling,
+        moving=True,
     )
     _refuse_failed(move, found)
     return found

@@ -10,7 +10,7 @@ How far a pass came is a document in the *target*, which is what is left when th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -19,23 +19,18 @@ from ..._values.records import Row, State
 from ...errors import CorruptRecordError, StoreUnavailableError
 from ..durable.run_requests import LoadRun
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
-from .claiming import PROBED
-from .epochs import OWN_SCOPES, On, RegionFlow, put_document
+from .epochs import OWN_SCOPES, SOURCE, TARGET, On, RegionFlow, put_document
+from .pausing import homes_in_doubt
+from .settling import UNFINISHED, Settling, learn, settle_row
 
 __all__ = [
     "PAGE",
-    "SOURCE",
-    "TARGET",
     "Copied",
     "Progress",
-    "Settling",
     "follow",
     "progress_key",
     "progress_of",
 ]
-
-SOURCE: Final = "source"
-TARGET: Final = "target"
 
 PAGE: Final = 200
 """Records that are read at once."""
@@ -45,9 +40,6 @@ NAMED: Final = 20
 
 AHEAD: Final = 5_000
 """Milliseconds that the clock of a follower may be ahead of the one that reads its progress."""
-
-UNFINISHED: Final = (State.IN_PROGRESS, State.RELEASED, State.SUSPENDED)
-ANSWERED: Final = (State.COMPLETED, State.FAILED)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +75,9 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     """When settling: how many."""
     skipped: int = 0
     """Unfinished durable runs, and forgotten keys that the target never knew."""
+    in_doubt: tuple[str, ...] = ()
+    """The source is in doubt about the keys of these homes: the pass ended, and what it read was not copied.
+    Settle first."""
     failed: tuple[str, ...] = ()
     """Keys (in short form) that the target refused. At most 20 are named."""
     failed_count: int = 0
@@ -109,24 +104,6 @@ def progress_of(source: str) -> RegionFlow[tuple[Progress, bytes | None]]:
             "target, and everything is copied again",
             key=key,
         ) from error
-
-
-class Settling(NamedTuple):
-    """A pass that also looks for answers of older epochs, which this region does not know."""
-
-    base: int
-    """Fences of older epochs are not above it."""
-    high: int
-    """Changes before this one, by the source's clock, were copied when the epoch began."""
-    ours: Callable[[Key], bool]
-    """Whether the epoch is about this key."""
-
-    def concerns(self, row: Row) -> bool:
-        return (
-            row.fence <= self.base
-            and row.state in ANSWERED
-            and self.ours(Key(row.value, scope=row.scope, absolute=True))
-        )
 
 
 class _Pass:
@@ -161,20 +138,25 @@ def follow(
     steps: bool,
     page: int = PAGE,
     settling: Settling | None = None,
+    moving: bool = False,
     tell: Callable[[int], None] | None = None,
 ) -> RegionFlow[Copied]:
-    """One pass. `steps`: the source can keep durable runs.
+    """One pass. `steps`: the source can keep durable runs. `moving`: the register says that there is no doubt.
 
     The pass that fails changes no progress, so the next one copies the same records again.
     """
     before, document = yield from progress_of(source)
     began = now()
-    high = before.high if settling is None else settling.high
+    high = before.high if settling is None or settling.high is None else settling.high
     since = high - overlap if high else None
     seen = _Pass()
     after = ""
     while True:
         found: Page = yield On(SOURCE, Browse(page, changed_after=since, after=after))
+        # After the page was read: a record of an epoch in doubt is younger than the document that says so.
+        if not moving and (in_doubt := (yield from homes_in_doubt(SOURCE))):
+            report = seen.report(before.until, (now() - began) / 1000)
+            return msgspec.structs.replace(report, in_doubt=in_doubt)
         rows = []
         for row in found.rows:
             seen.high = max(seen.high, row.changed_at)
@@ -194,6 +176,8 @@ def follow(
         after = found.after
         if not after:
             break
+    if settling is not None:
+        yield from learn(seen, settling, page)
     # What changed after the pass began may be newer than a record that the pass did not see. It reads on while
     # the source works.
     high = max(before.high, min(seen.high, began))
@@ -225,31 +209,7 @@ def _count(seen: _Pass, row: Row, answer: Any, settling: Settling | None) -> Reg
     elif settling is None or not settling.concerns(row):
         seen.newer += 1
     else:
-        yield from _settle(seen, row)
-
-
-def _settle(seen: _Pass, row: Row) -> RegionFlow[None]:
-    """The old region has an answer, and this one a newer record: its answer counts, unless there is one.
-
-    A worker of this region may be at work on the key; then both regions worked on it.
-    """
-    here: Row | None = yield On(TARGET, Read(row.id))
-    if here is None or here.fence <= row.fence:
-        seen.newer += 1
-        return
-    if here.state in (*ANSWERED, State.FORGOTTEN) and not here.error.endswith(PROBED):
-        if (here.owner, here.state, here.result) == (row.owner, row.state, row.result):
-            seen.newer += 1  # settled before
-        else:
-            seen.twice.append(row.id[:4].hex())
-        return
-    learned = msgspec.structs.replace(row, fence=here.fence + 1)
-    if (yield On(TARGET, Adopt(learned, over=here.fence))) is not Ack.OK:
-        yield from _settle(seen, row)
-        return
-    seen.learned += 1
-    if here.state in UNFINISHED and here.attempt:
-        seen.twice.append(row.id[:4].hex())
+        yield from settle_row(seen, row, settling.epoch)
 
 
 def _save(source: str, document: bytes | None, done: Progress) -> RegionFlow[None]:
