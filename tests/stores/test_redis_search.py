@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from redis import Redis
 
 from tests.stores.test_redis_conformance import MovedScripts
-from twicesafe import AsyncReceiver, Policy, Receiver
+from twicesafe import AsyncReceiver, Key, Policy, Receiver
 from twicesafe._cli.stats import _screenful
 from twicesafe._core.protocol import Browse, Count, Survey
 from twicesafe._engines.redis import RedisStore
@@ -23,6 +24,7 @@ from twicesafe._engines.redis.routing import PlainCommand, ScriptCall
 from twicesafe._engines.redis.scripts import Scripts
 from twicesafe._engines.redis.settings import Settings
 from twicesafe._values.records import State
+from twicesafe.dashboard import dashboard
 from twicesafe.errors import SchemaVersionError
 from twicesafe.testing import FakeClock, Place
 
@@ -113,6 +115,24 @@ def test_a_screen_of_several_questions_takes_one_scan(own_server: Any):
         assert (look.stats.total, len(calls)) == (9, NODES)
 
 
+def test_a_dry_run_of_the_dashboard_takes_one_scan(own_server: Any):
+    async def visit(receiver: Receiver) -> str:
+        app = dashboard(receiver, resolve_access=lambda request: "all")
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost"
+        ) as client:
+            return (await client.get("/actions/release?state=parked&state=completed")).text
+
+    with Receiver.open(own_server("valkey").url, policy=Policy(max_attempts=1)) as receiver:
+        receiver.process("done", str)
+        with contextlib.suppress(ZeroDivisionError):
+            receiver.process("parked-1", lambda: 1 // 0)
+        calls = _scans(receiver)
+        page = asyncio.run(visit(receiver))
+    assert len(calls) == NODES
+    assert Key("parked-1").short in page
+
+
 @pytest.mark.parametrize("size", [10, 5000], ids=["small", "large"])
 def test_records_are_found_whatever_their_size(valkey_url: str, size: int):
     """Small ones are read together, large ones one by one."""
@@ -183,8 +203,19 @@ def test_the_slices_of_a_cluster_are_read_slot_by_slot(valkey_cluster_url: str):
 
 @pytest.mark.usefixtures("slices")
 def test_a_store_stays_usable_after_a_search_that_met_an_unknown_record(own_server: Any):
-    """The error is found while the server works on the next slice: its replies are read all the same."""
+    """The error is found while the server works on the next slice: those replies go to no other request."""
     server = own_server("valkey")
+
+    async def asked() -> None:
+        async with AsyncReceiver.open(server.url) as receiver:
+            for _ in range(3):
+                with pytest.raises(SchemaVersionError, match="has layout 3"):
+                    await receiver.stats()
+                assert (await receiver.process("0", str)).value == "0"
+                record = await receiver.record("0")
+                assert record is not None
+                assert record.value == "0"
+
     with Receiver.open(server.url) as receiver:
         receiver.process_many([str(n) for n in range(150)], lambda m: m, key=lambda m: m)
         with server.client() as admin:
@@ -194,6 +225,7 @@ def test_a_store_stays_usable_after_a_search_that_met_an_unknown_record(own_serv
             with pytest.raises(SchemaVersionError, match="has layout 3"):
                 search()
             assert receiver.process("0", str).value == "0"
+    asyncio.run(asked())
 
 
 @pytest.mark.usefixtures("slices")

@@ -205,14 +205,6 @@ break_source(
     tests=[f"{SEARCH}::test_questions_of_one_scan_are_answered_as_if_each_were_asked_alone"],
 )
 break_source(
-    "redis: an error while the server works cuts its replies",
-    bug="the next command on the connection gets replies of the search",
-    file=f"{REDIS}/record_scan.py",
-    old="            self._problem = error\n",
-    new="            raise\n",
-    tests=[f"{SEARCH}::test_a_store_stays_usable_after_a_search_that_met_an_unknown_record"],
-)
-break_source(
     "redis: nothing is announced",
     bug="waiters elsewhere are not woken by a completion",
     file=f"{LUA}/first.lua",

@@ -80,7 +80,6 @@ class RecordScan:
         self._head = max(one.head for one in questions)
         self._nodes = {number: _Node() for number in range(NODES)}
         self._arrived: list[Slice] = []
-        self._problem: Exception | None = None
         self._measured = self._bytes = 0
         self._is_refused = False
         self.unsure: list[tuple[Sequence[Question], list[bytes]]] = []
@@ -102,8 +101,6 @@ class RecordScan:
                 calls.append(PlainCommand(line, node=number))
         replies = iter((yield calls) if calls else ())
         self._examine()  # if that was not done meanwhile
-        if self._problem is not None:
-            raise self._problem
         self._nodes = {}
         for number, node, groups in asked:
             node.names = self._received(groups, replies, is_whole) if groups else []
@@ -191,15 +188,12 @@ class RecordScan:
         return True
 
     def _examine(self) -> None:
-        """Called while the server works on the next slices: an error has to wait for its replies."""
+        """Called while the server works on the next slices."""
         arrived, self._arrived = self._arrived, []
-        try:
-            for part in arrived:
-                for one in self._questions:
-                    if names := one.take(part):
-                        self.unsure.append(([one], names))
-        except Exception as error:
-            self._problem = error
+        for part in arrived:
+            for one in self._questions:
+                if names := one.take(part):
+                    self.unsure.append(([one], names))
 
 
 def _by_slot(names: list[bytes]) -> list[list[bytes]]:

@@ -65,7 +65,7 @@ class PlainCommand(msgspec.Struct, gc=False):
 
 
 class Overlapped(list[Any]):
-    """Commands, and what this process does until their replies come. It raises nothing."""
+    """Commands, and what this process does until their replies come."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.meanwhile = meanwhile

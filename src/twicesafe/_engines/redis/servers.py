@@ -87,7 +87,7 @@ class RoundTrip(msgspec.Struct, gc=False):
     fresh: bool = False
     """Use a new connection: an idle one may be dead, and these commands must not be sent twice."""
     meanwhile: Callable[[], object] = bool
-    """Called once after sending: what we do while the servers work. It raises nothing."""
+    """Called once after sending: what we do while the servers work."""
 
 
 RoundTrips: TypeAlias = Generator[RoundTrip, dict[Address, Any], T]
