@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 
 import pytest
 
@@ -12,6 +13,7 @@ from twicesafe.errors import DuplicateError, ResultUnavailableError
 from twicesafe.observers._log import LEVELS, fields_of
 from twicesafe.observers._metric import Metric
 from twicesafe.observers._metric_table import METRICS, OUTCOMES, REFUSALS
+from twicesafe.observers._tally import Tally
 
 
 def test_every_event_is_counted():
@@ -65,3 +67,16 @@ def test_the_fields_of_a_line_hide_the_key_and_the_trace():
         "window": 5.0,
     }
     assert fields_of(ev.Started(Key("k"), 1, Cause.FAILED))["cause"] == "failed"
+
+
+def test_a_full_queue_is_counted_as_its_events_one_by_one():
+    """A number that equals a bound belongs to the bucket below it."""
+    (row,) = (row for row in METRICS if row.name == "handler_seconds")
+    numbers = [0.0, *row.buckets, *(bound * 1.5 for bound in row.buckets), *row.buckets[:3], 1e9]
+    tally, expected = Tally(), [0.0] * (len(row.buckets) + 2)
+    for number in reversed(numbers):
+        tally(ev.Completed(Key("k"), number, handler=number))
+        expected[bisect_left(row.buckets, number)] += 1
+    ((_, cell),) = tally.of(row)
+    assert cell[:-1] == expected[:-1]
+    assert cell[-1] == pytest.approx(sum(numbers))

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import struct
 import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import httpx
 import pytest
 from redis import Redis
 
 from tests.stores.test_redis_conformance import MovedScripts
-from twicesafe import Policy, Receiver
+from twicesafe import AsyncReceiver, Key, Policy, Receiver
 from twicesafe._cli.stats import _screenful
 from twicesafe._core.protocol import Browse, Count, Survey
 from twicesafe._engines.redis import RedisStore
-from twicesafe._engines.redis.key_search import NODES, TOGETHER
 from twicesafe._engines.redis.programs import RedisPrograms
+from twicesafe._engines.redis.record_scan import FIRST, NODES, TOGETHER
 from twicesafe._engines.redis.routing import PlainCommand, ScriptCall
 from twicesafe._engines.redis.scripts import Scripts
 from twicesafe._engines.redis.settings import Settings
 from twicesafe._values.records import State
+from twicesafe.dashboard import dashboard
+from twicesafe.errors import SchemaVersionError
 from twicesafe.testing import FakeClock, Place
+
+
+def _is_scan(call: Any) -> bool:
+    return type(call) is PlainCommand and type(call.args) is tuple and call.args[0] == b"SCAN"
 
 
 def test_the_nodes_of_a_cluster_are_searched_at_the_same_time(valkey_cluster_url: str):
@@ -30,7 +38,7 @@ def test_the_nodes_of_a_cluster_are_searched_at_the_same_time(valkey_cluster_url
         receiver.process_many([str(n) for n in range(60)], lambda m: m, key=lambda m: m)
         asked: list[set[int]] = []
         receiver.store._tap = lambda when, calls: (  # type: ignore[attr-defined]
-            asked.append({call.node for call in calls if type(call) is ScriptCall})
+            asked.append({call.node for call in calls if _is_scan(call)})
             if when == "before"
             else None
         )
@@ -53,20 +61,25 @@ class _Nodes:
             calls = next(program)
             while True:
                 self.round_trips += 1
-                calls = program.send([self._slice(call) for call in calls])
+                calls = program.send([self._reply(call) for call in calls])
         except StopIteration as end:
             return end.value
 
-    def _slice(self, call: Any) -> Any:
-        if type(call) is PlainCommand:
-            self.round_trips -= 1  # INFO
-            return b"# Cluster\r\ncluster_enabled:1\r\n"
+    def _reply(self, call: Any) -> Any:
         if call.node >= len(self._slices):
             return None
-        cursor, asked = int(call.args[1]), msgspec.msgpack.decode(call.args[5])
-        following = (cursor + 1) % self._slices[call.node]
-        answers = {"count": 1, "survey": [1, *[0] * 15, 0, 1000 + call.node]}
-        return [5000, b"%d" % following, [], *(answers[one["what"]] for one in asked)]
+        if type(call) is ScriptCall:
+            return 5000
+        if _is_scan(call):
+            cursor = int(call.args[1])
+            following = (cursor + 1) % self._slices[call.node]
+            name = b"ts:{.%032d}" % (1000 * call.node + cursor)
+            return [b"%d" % following, [name]]
+        record = struct.pack("<BBBQ", 0x20, 0, 1, 4_000_000)[:10] + bytes(25) + b"\x00"
+        if call.args.data.startswith(b"*4\r\n$8\r\nGETRANGE"):
+            number = call.args.data.count(b"GETRANGE")
+            return [record] * number + [len(record)] * (call.args.count - number)
+        return [[record] * group.count(b"ts:{.") for group in call.args.data.split(b"MGET")[1:]]
 
 
 def test_every_slice_of_every_node_is_searched_once():
@@ -74,19 +87,18 @@ def test_every_slice_of_every_node_is_searched_once():
     for slices in ([1], [3], [1, 5, 2], [2] * NODES, [1] * (NODES + 1), [3] * (2 * NODES + 5)):
         nodes = _Nodes(slices)
         assert nodes.answer(programs.count(Count(10_000))) == sum(slices)
-        assert nodes.round_trips <= max(slices) + len(slices) // NODES
+        assert nodes.round_trips <= 1 + max(slices) + len(slices) // NODES, "all at the same time"
         stats = _Nodes(slices).answer(programs.survey(Survey()))
         assert stats.by_state == {State.IN_PROGRESS: sum(slices)}
 
 
-def _searches(receiver: Receiver) -> list[ScriptCall]:
-    """The calls of the search from now on."""
-    calls: list[ScriptCall] = []
-    search = receiver.store.programs.scripts.search  # type: ignore[attr-defined]
+def _scans(receiver: Receiver) -> list[PlainCommand]:
+    """The SCANs from now on."""
+    calls: list[PlainCommand] = []
 
     def tap(when: str, sent: list[Any]) -> None:
         if when == "before":
-            calls.extend(c for c in sent if type(c) is ScriptCall and c.script is search)
+            calls.extend(filter(_is_scan, sent))
 
     receiver.store._tap = tap  # type: ignore[attr-defined]
     return calls
@@ -95,7 +107,7 @@ def _searches(receiver: Receiver) -> list[ScriptCall]:
 def test_a_screen_of_several_questions_takes_one_scan(own_server: Any):
     with Receiver.open(own_server("valkey").url) as receiver:
         receiver.process_many([str(n) for n in range(9)], lambda m: m, key=lambda m: m)
-        calls = _searches(receiver)
+        calls = _scans(receiver)
         receiver.doctor()
         assert len(calls) == NODES, "one slice of each node that there may be"
         calls.clear()
@@ -103,10 +115,28 @@ def test_a_screen_of_several_questions_takes_one_scan(own_server: Any):
         assert (look.stats.total, len(calls)) == (9, NODES)
 
 
+def test_a_dry_run_of_the_dashboard_takes_one_scan(own_server: Any):
+    async def visit(receiver: Receiver) -> str:
+        app = dashboard(receiver, resolve_access=lambda request: "all")
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost"
+        ) as client:
+            return (await client.get("/actions/release?state=parked&state=completed")).text
+
+    with Receiver.open(own_server("valkey").url, policy=Policy(max_attempts=1)) as receiver:
+        receiver.process("done", str)
+        with contextlib.suppress(ZeroDivisionError):
+            receiver.process("parked-1", lambda: 1 // 0)
+        calls = _scans(receiver)
+        page = asyncio.run(visit(receiver))
+    assert len(calls) == NODES
+    assert Key("parked-1").short in page
+
+
 @pytest.mark.parametrize("size", [10, 5000], ids=["small", "large"])
 def test_records_are_found_whatever_their_size(valkey_url: str, size: int):
     """Small ones are read together, large ones one by one."""
-    names = [str(n) for n in range(2 * TOGETHER + 7)]
+    names = [str(n) for n in range(2 * FIRST + TOGETHER + 7)]
     with Receiver.open(valkey_url) as receiver:
         receiver.process_many(names, lambda m: "x" * size, key=lambda m: m)
         receiver.process("large", lambda: "x" * 200_000)
@@ -118,24 +148,33 @@ def test_records_are_found_whatever_their_size(valkey_url: str, size: int):
         assert receiver.count(error="not known") == 1
 
 
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones: a few records are many slices."""
+    monkeypatch.setattr("twicesafe._engines.redis.record_scan.FIRST", 20)
+    monkeypatch.setattr("twicesafe._engines.redis.record_scan.SLICE", 20)
+
+
+@pytest.mark.usefixtures("slices")
 def test_a_user_that_may_not_read_many_at_once_searches_too(own_server: Any):
     server = own_server("valkey")
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-mget")
     with Receiver.open(f"redis://app:pw@127.0.0.1:{server.port}/0") as receiver:
-        receiver.process_many(["a", "b"], lambda m: m, key=lambda m: m)
-        assert receiver.count() == receiver.stats().total == 2
+        receiver.process_many([str(n) for n in range(150)], lambda m: m, key=lambda m: m)
+        assert receiver.count() == receiver.stats().total == 150
 
 
+@pytest.mark.usefixtures("slices")
 def test_a_cluster_of_one_node_stays_usable_after_a_search(own_server: Any):
-    """Valkey 9.1 refuses all keys to all scripts after one of them has asked for keys of two slots at once."""
+    """It refuses to read keys of two slots at once. After a script that tries it, Valkey 9.1 refuses all keys to all scripts."""
     server = own_server("valkey", cluster_enabled="yes")
     with server.client() as admin:
         admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         _until_usable(admin)
     with Receiver.open(server.url) as receiver:
-        receiver.process_many([str(n) for n in range(9)], lambda m: m, key=lambda m: m)
-        assert receiver.count() == 9
+        receiver.process_many([str(n) for n in range(150)], lambda m: m, key=lambda m: m)
+        assert receiver.count() == 150
         assert receiver.process("one more", lambda: 1).value == 1
 
 
@@ -144,11 +183,54 @@ def _until_usable(admin: Redis) -> None:
         pass
 
 
-def test_questions_of_one_scan_are_answered_as_if_each_were_asked_alone(
-    valkey_url: str, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("slices")
+def test_the_slices_of_a_cluster_are_read_slot_by_slot(valkey_cluster_url: str):
+    scope, values = ("slot by slot",), [str(n) for n in range(300)]
+
+    async def asked() -> tuple[int, int, list[str]]:
+        async with AsyncReceiver.open(valkey_cluster_url, scope=scope) as receiver:
+            found = [one.value async for one in receiver.records(scope=scope, limit=500)]
+            stats = await receiver.stats()
+            return await receiver.count(scope=scope), stats.total, sorted(found, key=int)
+
+    with Receiver.open(valkey_cluster_url, scope=scope) as receiver:
+        receiver.process_many(values, lambda m: m, key=lambda m: m)
+        found = [one.value for one in receiver.records(scope=scope, limit=500)]
+        answers = receiver.count(scope=scope), receiver.stats().total, sorted(found, key=int)
+    assert (answers[0], answers[2]) == (300, values)
+    assert asyncio.run(asked()) == answers
+
+
+@pytest.mark.usefixtures("slices")
+def test_a_store_stays_usable_after_a_search_that_met_an_unknown_record(own_server: Any):
+    """The error is found while the server works on the next slice: those replies go to no other request."""
+    server = own_server("valkey")
+
+    async def asked() -> None:
+        async with AsyncReceiver.open(server.url) as receiver:
+            for _ in range(3):
+                with pytest.raises(SchemaVersionError, match="has layout 3"):
+                    await receiver.stats()
+                assert (await receiver.process("0", str)).value == "0"
+                record = await receiver.record("0")
+                assert record is not None
+                assert record.value == "0"
+
+    with Receiver.open(server.url) as receiver:
+        receiver.process_many([str(n) for n in range(150)], lambda m: m, key=lambda m: m)
+        with server.client() as admin:
+            for number in range(150):
+                admin.set(b"ts:{.%032d}" % number, b"\x31" + bytes(60))
+        for search in (receiver.stats, receiver.count, lambda: list(receiver.records())):
+            with pytest.raises(SchemaVersionError, match="has layout 3"):
+                search()
+            assert receiver.process("0", str).value == "0"
+    asyncio.run(asked())
+
+
+@pytest.mark.usefixtures("slices")
+def test_questions_of_one_scan_are_answered_as_if_each_were_asked_alone(valkey_url: str):
     """Also about records that are past their retention and not removed yet."""
-    monkeypatch.setattr("twicesafe._engines.redis.key_search.SLICE", 20)
     clock = FakeClock(round(time.time() * 1000))
     store = RedisStore(Settings.of(valkey_url), MovedScripts("PUBLISH", Place(Path(), clock=clock)))
     with Receiver(store, policy=Policy(max_attempts=1, retention=60)) as receiver:

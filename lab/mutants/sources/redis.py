@@ -12,6 +12,7 @@ RULES = "tests/stores/test_redis_conformance.py::TestValkey"
 SERVERS = "tests/stores/test_redis_servers.py"
 REFUSALS = "tests/stores/test_redis_refusals.py"
 STORE = "tests/stores/test_redis.py"
+SEARCH = "tests/stores/test_redis_search.py"
 
 LUA = "_engines/redis/lua"
 REDIS = "_engines/redis"
@@ -162,11 +163,46 @@ break_source(
 )
 break_source(
     "redis: a search carries results",
-    bug="a search transfers the result of every record that matches, shown or not",
-    file=f"{LUA}/search.lua",
-    old="sub(text, 1, row.size)",
-    new="text",
+    bug="a search reads large records whole before it knows their size",
+    file=f"{REDIS}/record_scan.py",
+    old="return bool(self._measured) and not self._is_refused and self._bytes <= limit",
+    new="return not self._is_refused",
     tests=[f"{REFUSALS}::test_walks_over_all_keys_do_not_carry_results"],
+)
+break_source(
+    "redis: a search loses what it could not read together",
+    bug="records of an MGET that the server refuses are left out",
+    file=f"{REDIS}/record_scan.py",
+    old="                again += names\n",
+    new="                again += []\n",
+    tests=[
+        f"{SEARCH}::test_a_user_that_may_not_read_many_at_once_searches_too",
+        f"{SEARCH}::test_a_cluster_of_one_node_stays_usable_after_a_search",
+    ],
+)
+break_source(
+    "redis: a search loses what has moved",
+    bug="a record whose slot moves is left out",
+    file=f"{REDIS}/record_scan.py",
+    old="            self.unsure.append((self._questions, failed))\n",
+    new="",
+    tests=[f"{REFUSALS}::test_a_search_while_a_slot_moves_does_not_carry_results"],
+)
+break_source(
+    "redis: a search shows expired records",
+    bug="a search finds records that are past their retention and not removed yet",
+    file=f"{REDIS}/scan_questions.py",
+    old="            0 < expires <= part.now\n",
+    new="            0 < expires <= 0\n",
+    tests=[f"{SEARCH}::test_questions_of_one_scan_are_answered_as_if_each_were_asked_alone"],
+)
+break_source(
+    "redis: expired records are counted",
+    bug="`stats` counts records that are past their retention and not removed yet",
+    file=f"{REDIS}/scan_questions.py",
+    old="+ low + (high << 32) > now",
+    new="+ low + (high << 32) > 0",
+    tests=[f"{SEARCH}::test_questions_of_one_scan_are_answered_as_if_each_were_asked_alone"],
 )
 break_source(
     "redis: nothing is announced",

@@ -224,12 +224,11 @@ class Dashboard(Visits):
         if filters.problem:
             raise BadFormError(filters.problem)
         plan = await dry_run(self._backend, action, filters)
-        sample, _ = await self._backend.page(plan.targets, 5) if plan.would else ([], "")
         return self._html(
             visit,
             "dry_run",
             plan=plan,
-            rows=tuple(key_row(record, visit.access, visit.now) for record in sample),
+            rows=tuple(key_row(record, visit.access, visit.now) for record in plan.newest),
             at_once=AT_ONCE,
         )
 

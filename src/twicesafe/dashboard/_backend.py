@@ -168,10 +168,15 @@ class Backend:
                 self._counted_at = datetime.now(UTC)
         return page.view(), page.after, matched
 
-    async def counts(self, several: Sequence[Filters]) -> list[int]:
-        """How many match each of these filters."""
-        asked = [self._receiver._asked(filters.arguments()) for filters in several]
-        return await self._together(*(Count(MOST, **conditions) for conditions in asked))
+    async def counts(
+        self, several: Sequence[Filters], shown: Filters, limit: int
+    ) -> tuple[list[int], list[Record]]:
+        """How many match each of these filters, and the newest records that match the last one."""
+        asked = [self._receiver._asked(filters.arguments()) for filters in (*several, shown)]
+        *counts, newest = await self._together(
+            *(Count(MOST, **conditions) for conditions in asked[:-1]), Browse(limit, **asked[-1])
+        )
+        return counts, newest.view()
 
     async def _together(self, *asks: Question) -> list[Any]:
         found: list[Any] = await self._run(self._receiver._together(*asks))

@@ -26,6 +26,8 @@ _log = logging.getLogger("twicesafe.dashboard")
 
 AT_ONCE: Final = 1000
 """Keys that one action on a filter changes, at most."""
+SHOWN: Final = 5
+"""Keys that a dry run lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class DryRun:
     """Keys that it would change, by state."""
     left: int
     """Keys that match but stay as they are."""
+    newest: list[Record]
+    """A few of those that it would change."""
 
     @property
     def count(self) -> int:
@@ -57,10 +61,14 @@ class DryRun:
 async def dry_run(backend: Backend, action: KeyAction, filters: Filters) -> DryRun:
     states = _eligible(action, filters)
     narrowed = (_narrowed(filters, (state,)) for state in states)
-    total, *many = await backend.counts([filters, *narrowed])
+    (total, *many), newest = await backend.counts(
+        [filters, *narrowed], _narrowed(filters, states), SHOWN
+    )
     would = {state: number for state, number in zip(states, many, strict=True) if number}
     left = max(0, total - sum(would.values()))
-    return DryRun(action=action, filters=filters, would=would, left=left)
+    return DryRun(
+        action=action, filters=filters, would=would, left=left, newest=newest if would else []
+    )
 
 
 def _eligible(action: KeyAction, filters: Filters) -> tuple[State, ...]:

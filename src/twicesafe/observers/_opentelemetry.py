@@ -77,7 +77,9 @@ class OpenTelemetryObserver:
     # -- tracing the handler (`events.Tracer`) ------------------------------------------------
 
     def trace(self, key: Key, run: Callable[[], Any]) -> Callable[[], Any]:
-        return run if self._spans is None else partial(self._run_in_span, key, run)
+        if self._spans is None or _is_unsampled():
+            return run
+        return partial(self._run_in_span, key, run)
 
     def trace_step(self, key: Key, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
         """A step of a durable run: it has its own span, which is current while the step runs."""

@@ -9,6 +9,7 @@
     programs       the requests: one script call each  scripts           lua/*.lua as scripts
     arguments      the arguments of scripts            record_layout     reads the bytes of a record
     key_search     browse, count, survey, audit log    key_scans         names of keys, and the sweep
+    record_scan    reads all records, in slices        scan_questions    what a scan looks for
     run_programs   durable runs                        run_layout        reads the steps of a run
     due_index      which runs are due                  doctor            checks the server's settings
     routing        sends commands to their servers     servers           which server, for how long

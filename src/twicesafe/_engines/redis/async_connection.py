@@ -11,9 +11,9 @@ import asyncio
 from collections import deque
 from typing import Any, Final, Protocol
 
-from .servers import WHO_ARE_YOU, Servers
+from .servers import WHO_ARE_YOU, Line, Servers, by_line, count_of
 from .settings import Address, Settings
-from .store import packer
+from .store import packed, packer
 
 __all__ = ["AsyncLink"]
 
@@ -134,16 +134,15 @@ class AsyncLink(asyncio.Protocol):
                 self._flush()
         self._waiting.append((request, answer))
 
-    def send(self, lines: list[tuple[Any, ...]]) -> asyncio.Future[list[Any]]:
+    def send(self, lines: list[Line]) -> asyncio.Future[list[Any]]:
         """Send now; the future gets the replies, including errors of the server."""
-        pack = self._pack
-        commands = [pack(line) for line in lines]
+        commands = packed(lines, self._pack)
         self._flush()
-        self._transport.write(b"".join(commands))
+        self._transport.write(commands)
         if not self._waiting:
             self._watch()
         replies = self._loop.create_future()
-        self._waiting.append((None, _Batch(len(lines), replies)))
+        self._waiting.append((None, _Batch(lines, replies)))
         return replies
 
     def _watch(self) -> None:
@@ -224,10 +223,11 @@ class AsyncLink(asyncio.Protocol):
 class _Batch:
     """Several commands: their replies are needed together."""
 
-    __slots__ = ("_expected", "_future", "_replies")
+    __slots__ = ("_expected", "_future", "_lines", "_replies")
 
-    def __init__(self, expected: int, future: asyncio.Future[list[Any]]) -> None:
-        self._expected = expected
+    def __init__(self, lines: list[Line], future: asyncio.Future[list[Any]]) -> None:
+        self._lines = lines
+        self._expected = count_of(lines)
         self._future = future
         self._replies: list[Any] = []
 
@@ -236,7 +236,7 @@ class _Batch:
         if len(self._replies) < self._expected:
             return False
         if not self._future.done():
-            self._future.set_result(self._replies)
+            self._future.set_result(by_line(self._lines, self._replies))
         return True
 
     def done(self) -> bool:

@@ -65,9 +65,6 @@ class DueLook(NamedTuple):
 class DueIndex(KeySearch):
     """A base class of `RedisPrograms`."""
 
-    apart: bool = False
-    """The index is in other slots than the runs: this is a Cluster."""
-
     def _index(self, part: int) -> tuple[bytes, bytes]:
         name = b"%s:{due.%d}" % (self.before.partition(b":{")[0], part)
         return name, name + b"f"

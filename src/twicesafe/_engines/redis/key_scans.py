@@ -35,6 +35,9 @@ COMPACT_MARK: Final = b"2"
 class KeyScans:
     """The base class of `KeySearch`."""
 
+    apart: bool = False
+    """Keys are in several slots: this is a Cluster."""
+
     def __init__(self, prefix: str, scripts: Scripts) -> None:
         self.scripts = scripts
         # A hash tag, so that a record, its audit trail and its channel are in one slot. The dot keeps

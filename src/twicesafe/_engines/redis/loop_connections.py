@@ -176,6 +176,7 @@ class _Connection:
                     waiting[address] = link.send(lines)
                 except Exception as error:
                     received[address] = error
+            batch.meanwhile()
             for address, replies in waiting.items():
                 try:
                     received[address] = await replies

@@ -35,10 +35,10 @@ from ...stores._base import Program
 from ..sql.commands import CAUSES, number_of, scope_text
 from .arguments import ACKS, MOVED, fail_values, fence_of, milliseconds, only_if, operator_text
 from .error_messages import MigratingError
-from .key_search import QUESTIONS
 from .record_layout import row_of
 from .routing import ScriptCall
 from .run_programs import RedisRuns
+from .scan_questions import QUESTIONS
 from .scripts import Scripts
 
 __all__ = ["SIMPLE", "RedisPrograms"]

@@ -10,7 +10,7 @@ Everything except an operator's request may be sent twice: requests are idempote
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,10 +18,12 @@ import msgspec
 from ...errors import StoreUnavailableError, TwicesafeError
 from .error_messages import code_of, explain
 from .scripts import Script
-from .servers import RoundTrip, RoundTrips, Servers, servers_of, slot_of
+from .servers import Line, Packed, RoundTrip, RoundTrips, Servers, servers_of, slot_of
 from .settings import Address, Settings
 
 __all__ = [
+    "Overlapped",
+    "Packed",
     "PlainCommand",
     "RoundTrip",
     "RoundTrips",
@@ -57,9 +59,16 @@ class ScriptCall(msgspec.Struct, gc=False):
 class PlainCommand(msgspec.Struct, gc=False):
     """A plain command for the server of a key, or for the n-th primary (reply None: there is none)."""
 
-    args: tuple[Any, ...]
+    args: Line
     key: bytes = b""
     node: int = 0
+
+
+class Overlapped(list[Any]):
+    """Commands, and what this process does until their replies come."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self.meanwhile = meanwhile
 
 
 class Router:
@@ -114,12 +123,14 @@ class Router:
         fresh = not all(getattr(command, "repeatable", True) for command in commands)
         lost_once = False
         redirected: set[int] = set()
+        meanwhile = commands.meanwhile if isinstance(commands, Overlapped) else bool
         for turn in range(ROUNDS):
             groups = yield from self._group(commands, todo, replies, since)
             lines, indexes = self._lines(commands, groups, missing, asking)
             missing, asking = set(), set()
             sent = servers.clock()
-            answered = yield RoundTrip(lines, fresh)
+            answered = yield RoundTrip(lines, fresh, meanwhile)
+            meanwhile = bool
             suspect: Address | None = None
             moved = False
             todo = {}
@@ -223,11 +234,11 @@ class Router:
         groups: dict[Address, list[int]],
         missing: set[Address],
         asking: set[int],
-    ) -> tuple[dict[Address, list[tuple[Any, ...]]], dict[Address, list[int | None]]]:
-        lines: dict[Address, list[tuple[Any, ...]]] = {}
+    ) -> tuple[dict[Address, list[Line]], dict[Address, list[int | None]]]:
+        lines: dict[Address, list[Line]] = {}
         indexes: dict[Address, list[int | None]] = {}
         for address, members in groups.items():
-            out: list[tuple[Any, ...]] = []
+            out: list[Line] = []
             whose: list[int | None] = []
             if address in missing:
                 for script in {id(s): s for s in _scripts(commands, members)}.values():

@@ -33,7 +33,7 @@ SCRIPTS: Final = {
     "peek": "allow-oom",
     "awaits": "allow-oom",
     "sweep": "allow-oom",
-    "search": "allow-oom,allow-cross-slot-keys",
+    "now": "allow-oom",
     "start_run": "",
     "submit_run": "",
     "record_step": "allow-oom",
@@ -97,7 +97,7 @@ class Scripts:
     peek: Script
     awaits: Script
     sweep: Script
-    search: Script
+    now: Script
     start_run: Script
     submit_run: Script
     record_step: Script

@@ -17,6 +17,7 @@ from __future__ import annotations
 import binascii
 import time
 from collections.abc import Callable, Generator, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -27,13 +28,17 @@ from .settings import Address, Settings
 
 __all__ = [
     "WHO_ARE_YOU",
+    "Line",
     "NotPrimaryError",
     "OneServer",
+    "Packed",
     "RoundTrip",
     "RoundTrips",
     "Sentinels",
     "Servers",
     "Slots",
+    "by_line",
+    "count_of",
     "info_fields",
     "servers_of",
     "slot_of",
@@ -50,12 +55,39 @@ WHO_ARE_YOU: Final = (b"INFO", b"server", b"replication")
 """Sent first on every new connection to a primary that a sentinel named."""
 
 
+class Packed(msgspec.Struct, gc=False):
+    """Many commands, already as bytes. They count as one: its reply is the list of their replies."""
+
+    data: bytes
+    count: int
+
+
+Line: TypeAlias = tuple[Any, ...] | Packed
+
+
+def count_of(lines: list[Line]) -> int:
+    """How many replies come."""
+    return sum(line.count if type(line) is Packed else 1 for line in lines)
+
+
+def by_line(lines: list[Line], replies: list[Any]) -> list[Any]:
+    """The replies of packed commands as one."""
+    if Packed not in map(type, lines):
+        return replies
+    rest = iter(replies)
+    return [
+        list(islice(rest, line.count)) if type(line) is Packed else next(rest) for line in lines
+    ]
+
+
 class RoundTrip(msgspec.Struct, gc=False):
     """Commands to send, per server. The reply: per server, its replies in order, or an exception."""
 
-    lines: dict[Address, list[tuple[Any, ...]]]
+    lines: dict[Address, list[Line]]
     fresh: bool = False
     """Use a new connection: an idle one may be dead, and these commands must not be sent twice."""
+    meanwhile: Callable[[], object] = bool
+    """Called once after sending: what we do while the servers work."""
 
 
 RoundTrips: TypeAlias = Generator[RoundTrip, dict[Address, Any], T]

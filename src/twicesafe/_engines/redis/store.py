@@ -19,11 +19,11 @@ from .key_scans import COMPACT
 from .programs import RedisPrograms
 from .routing import PlainCommand, RoundTrip, Router, may_repeat
 from .scripts import Scripts
-from .servers import WHO_ARE_YOU, Servers
+from .servers import WHO_ARE_YOU, Line, Packed, Servers, by_line, count_of
 from .settings import Address, Settings
 from .wakeups import Waiter, WakeupListener
 
-__all__ = ["BATCH", "CAPABILITIES", "RedisStore", "packer", "pauses", "scripts_for"]
+__all__ = ["BATCH", "CAPABILITIES", "RedisStore", "packed", "packer", "pauses", "scripts_for"]
 
 T = TypeVar("T")
 
@@ -163,9 +163,10 @@ class RedisStore(Store):
                     links[address] = link
                 except Exception as error:
                     received[address] = error
+            batch.meanwhile()
             for address, link in links.items():
                 try:
-                    received[address] = link.read(len(batch.lines[address]))
+                    received[address] = link.read(batch.lines[address])
                 except Exception as error:
                     received[address] = error
         return received
@@ -215,21 +216,20 @@ class Link:
         self._check = check
         self._pack = packer(connection)
 
-    def send(self, lines: list[tuple[Any, ...]]) -> None:
-        pack = self._pack
+    def send(self, lines: list[Line]) -> None:
         if self._check is not None and self._connection._sock is None:
             self._connect_and_check(self._check)
-        self._connection.send_packed_command([b"".join([pack(line) for line in lines])])
+        self._connection.send_packed_command([packed(lines, self._pack)])
 
-    def read(self, count: int) -> list[Any]:
+    def read(self, lines: list[Line]) -> list[Any]:
         read, errors = self._connection.read_response, self._errors
         replies: list[Any] = []
-        for _ in range(count):
+        for _ in range(count_of(lines)):
             try:
                 replies.append(read(disable_decoding=True))
             except errors as error:
                 replies.append(error)
-        return replies
+        return by_line(lines, replies)
 
     def ask(self, line: tuple[Any, ...]) -> Any:
         """The reply, or the exception."""
@@ -253,6 +253,10 @@ class Link:
 
     def close(self) -> None:
         self._connection.disconnect()
+
+
+def packed(lines: list[Line], pack: Callable[[tuple[Any, ...]], bytes]) -> bytes:
+    return b"".join([line.data if isinstance(line, Packed) else pack(line) for line in lines])
 
 
 def packer(connection: Any) -> Callable[[tuple[Any, ...]], bytes]:
