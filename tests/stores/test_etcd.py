@@ -81,9 +81,29 @@ def test_a_first_delivery_is_two_calls_and_a_duplicate_one(client: Any) -> None:
     fence = client.perform(claim(KEY)).fence
     assert client.perform(Renew(KEY.id, A, fence, MINUTE)) is Ack.OK
     assert client.perform(complete(KEY, fence)) is Ack.OK
-    assert calls == ["Txn", "Txn", "Txn"]
+    assert calls == ["Transaction"] * 3
     assert client.perform(claim(KEY, B)).verdict is Verdict.REPLAY
-    assert calls == ["Txn"] * 4
+    assert calls == ["Transaction"] * 4
+
+
+def test_a_large_result_of_another_process_is_found_and_the_next_one_in_one_call(
+    kind: str, client: Any, etcd_url: str
+) -> None:
+    """A duplicate reads the key of large results only in a process that has met one."""
+    for key in (KEY, Key("second")):
+        assert (
+            client.perform(complete(key, client.perform(claim(key)).fence, b"L" * 2000)) is Ack.OK
+        )
+    with contextlib.closing(KINDS[kind](etcd_url + "?timeout=30")) as other:
+        other.perform(claim(Key("warm")))
+        calls: list[str] = []
+        other.store.router.tap = lambda when, call: (
+            calls.append(call.name) if when == "before" else None
+        )
+        assert other.perform(claim(KEY, B)).result == b"L" * 2000
+        assert calls == ["Transaction"] * 2
+        assert other.perform(claim(Key("second"), B)).result == b"L" * 2000
+        assert calls == ["Transaction"] * 3
 
 
 def test_a_batch_asks_for_its_leases_once(client: Any) -> None:
@@ -93,7 +113,7 @@ def test_a_batch_asks_for_its_leases_once(client: Any) -> None:
     )
     client.perform_many([claim(Key(f"key-{number}")) for number in range(50)])
     assert calls.count("LeaseGrant") == 1
-    assert calls.count("Txn") == 50
+    assert calls.count("Transaction") == 50
 
 
 def test_requests_that_need_a_lease_at_the_same_time_share_it(kind: str, client: Any) -> None:

@@ -23,16 +23,20 @@ from twicesafe import (
 from twicesafe._core.driving import drive
 from twicesafe._core.protocol import (
     Ack,
+    Browse,
     ClaimRequest,
     Complete,
+    Fail,
     History,
     Read,
     Release,
+    Renew,
     Sweep,
     Verdict,
 )
 from twicesafe._engines.versioned.lease_watch import GivenClock
 from twicesafe._values.clocks import wall_clock
+from twicesafe._values.records import State
 from twicesafe.stores import open_store
 from twicesafe.testing import FakeClock
 
@@ -97,7 +101,8 @@ class Mongodb:
         from datetime import UTC
 
         found = self.fields()
-        return found["expires_at"] / 1000, found["ttl"].replace(tzinfo=UTC).timestamp()
+        expires = found["changed_at"] + 1  # the tests keep it for 1 ms
+        return expires / 1000, found["ttl"].replace(tzinfo=UTC).timestamp()
 
     def delete(self) -> None:
         self._documents.delete_one(self._where)
@@ -223,6 +228,57 @@ def test_a_record_of_a_newer_version_is_refused(engine: Engine, store: Any):
     engine.record.mark("layout", 2)
     with pytest.raises(SchemaVersionError, match="update this twicesafe"):
         store.perform(claim(B))
+
+
+def test_a_record_of_the_first_layout_is_refused(engine: Engine, store: Any):
+    """There an absent attempt was 0, and each write counted in `revision`."""
+    store.perform(claim(A))
+    engine.record.mark("revision", 1)
+    with pytest.raises(SchemaVersionError, match="layout 1"):
+        store.perform(claim(B))
+    with pytest.raises(SchemaVersionError, match="layout 1"):
+        store.perform(Browse(10))
+
+
+def test_a_takeover_does_not_replace_an_answer_that_came_meanwhile(store: Any):
+    """The answer has the fence of the claim, and the owner's last write counts no revision."""
+    now = wall_clock()
+    store.programs.clock = store.leases.clock = GivenClock(lambda: now)
+    won = store.perform(claim(A, 1000))
+    now += HOUR
+    late: list[Any] = []
+
+    def answering(call: Any) -> Any:
+        """The owner is late, and faster by one write."""
+        takes_over = call.operation == "replace_one" or ":fence" in repr(call)
+        if takes_over and not late:
+            late.append(store.perform(Complete(KEY.id, A, won.fence, HOUR, b"x")))
+        return store._execute(call)
+
+    second = drive(store.programs.perform(claim(B, 1000)), answering)
+    assert late == [Ack.OK]
+    assert (second.verdict, second.result) == (Verdict.REPLAY, b"x")
+
+
+def test_an_answer_keeps_nothing_of_earlier_attempts(engine: Engine, store: Any):
+    """Not the error of the first one, and not the lease of a renewal; also if another process answers."""
+    for other in (store, engine.open()):
+        engine.record.delete()
+        won = store.perform(claim(A))
+        assert store.perform(Fail(KEY.id, A, won.fence, 0, 5, HOUR, "Boom")) is Ack.OK
+        won = store.perform(claim(B))
+        assert store.perform(Renew(KEY.id, B, won.fence, 2 * HOUR)) is Ack.OK
+        assert other.perform(Complete(KEY.id, B, won.fence, HOUR, b"x")) is Ack.OK
+        assert not {"error", "lease"} & engine.record.fields().keys()
+        row = store.perform(Read(KEY.id))
+        assert (row.attempt, row.error, row.lease_until) == (2, "", 0)
+
+
+def test_a_key_is_parked_at_its_first_attempt(store: Any):
+    """The record of a first attempt does not say its number."""
+    won = store.perform(claim(A))
+    assert store.perform(Fail(KEY.id, A, won.fence, 0, 1, HOUR, "Boom")) is Ack.OK
+    assert store.perform(Read(KEY.id)).state is State.PARKED
 
 
 def test_an_audit_trail_keeps_the_newest_entries(store: Any):

@@ -1,26 +1,35 @@
 """Records as DynamoDB items, and the calls that write them.
 
 An item has one attribute per field of `Row`, under the field's name; a field that is empty, zero or
-false has none. Four more belong to the store:
+false has none, nor has the first ``attempt``. Four more belong to the store:
 
-    revision   counts the writes; with the fence it is the *version* that a write is based on
+    changes    the revision, if it is not 0; with fence and state it is the *version* that a write is based on
     lease      the milliseconds that the owner was granted: how long others must watch one version;
                only after a renewal, before it the times of the claim tell it
     audit      what operators did, oldest first, written with the action itself
     ttl        when DynamoDB may delete the item (seconds); only records that expire have it
 
-A version that changes this layout will write its number in ``layout``: a record that has one is refused,
-never misread.
+A record with ``revision`` has the first layout, of no released version. A version that changes this layout will
+write its number in ``layout``. Both are refused, never misread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from ..._values.records import Cause, Row, State
-from ...errors import CorruptRecordError, SchemaVersionError
-from ..versioned.record import EMPTY, SPARE, Versioned, WriteRefused, granted, is_empty
+from ...errors import CorruptRecordError
+from ..versioned.record import (
+    EMPTY,
+    SPARE,
+    Versioned,
+    WriteRefused,
+    granted,
+    is_empty,
+    other_layout,
+)
 
 __all__ = [
     "CONFLICT",
@@ -116,25 +125,37 @@ def time_to_live(expires_at: int) -> Attributes | None:
     return _number(-(-expires_at // 1000) + SPARE) if expires_at else None
 
 
+_WRITTEN: Final = [
+    (encode, EMPTY.get(name, EMPTY), type(EMPTY.get(name)), name)
+    for name, (encode, _) in _FIELDS.items()
+]
+"""With what a field has if it says nothing, and its type: `is_empty`, without a call for every field."""
+_values_of: Final = attrgetter(*_FIELDS)
+
+
 def attributes_of(item: Versioned) -> Attributes:
     row = item.row
-    found = {name: attribute(name, getattr(row, name)) for name in _FIELDS}
-    found["revision"] = _number(item.revision)
-    renewed = item.lease != granted(row)
-    found["lease"] = _number(item.lease) if item.lease and renewed else None
-    found["audit"] = {"L": [_entry(one) for one in item.audit]} if item.audit else None
-    found["ttl"] = time_to_live(row.expires_at)
-    return {name: value for name, value in found.items() if value is not None}
+    found = {
+        name: encode(value)
+        for value, (encode, empty, kind, name) in zip(_values_of(row), _WRITTEN, strict=True)
+        if value is not empty and (value != empty or type(value) is not kind)
+    }
+    if item.revision:
+        found["changes"] = _number(item.revision)
+    if item.lease and item.lease != granted(row):
+        found["lease"] = _number(item.lease)
+    if item.audit:
+        found["audit"] = {"L": [_entry(one) for one in item.audit]}
+    if row.expires_at:
+        found["ttl"] = time_to_live(row.expires_at)
+    return found
 
 
 def item_of(found: Attributes) -> Versioned:
     """What an item says. One that cannot be read is an error, never an empty record."""
     try:
-        if "layout" in found:
-            raise SchemaVersionError(
-                f"a newer twicesafe wrote the record {_short(found)} (layout {found['layout']}); the "
-                "handler does not run; update this twicesafe"
-            )
+        if "layout" in found or "revision" in found:
+            raise other_layout(_short(found), found.get("layout"))
         fields = {
             name: EMPTY[name] if name in EMPTY and name not in found else decode(found[name])
             for name, (_, decode) in _FIELDS.items()
@@ -142,9 +163,9 @@ def item_of(found: Attributes) -> Versioned:
         row, lease = Row(**fields), found.get("lease")
         return Versioned(
             row,
-            int(found["revision"]["N"]),
+            int(found["changes"]["N"]) if "changes" in found else 0,
             granted(row) if lease is None else int(lease["N"]),
-            [_entry_of(one) for one in found.get("audit", {"L": []})["L"]],
+            [_entry_of(one) for one in found["audit"]["L"]] if "audit" in found else [],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecordError(
@@ -175,10 +196,7 @@ def get(id_: bytes) -> BotoCall:
 def put(item: Versioned, before: Versioned | None, once: bool = False) -> BotoCall:
     """Write this item if the present one is still `before`; None: if there is none."""
     if before is None:
-        based: Attributes = {
-            "ConditionExpression": "attribute_not_exists(#id)",
-            "ExpressionAttributeNames": {"#id": "id"},
-        }
+        based: Attributes = {"ConditionExpression": "attribute_not_exists(id)"}
     else:
         based = _based_on(before)
     return BotoCall("put_item", {"Item": attributes_of(item), **based, **RETURN_OLD}, once)
@@ -193,11 +211,15 @@ RETURN_OLD: Final = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
 def _based_on(before: Versioned) -> Attributes:
-    fence, revision = before.version
+    fence, state, revision = before.version
+    values = {":fence": _number(fence), ":state": _text(state.value)}
+    if revision:
+        values[":changes"] = _number(revision)
+    same = "#changes = :changes" if revision else "attribute_not_exists(#changes)"
     return {
-        "ConditionExpression": "#fence = :fence AND #revision = :revision",
-        "ExpressionAttributeNames": {"#fence": "fence", "#revision": "revision"},
-        "ExpressionAttributeValues": {":fence": _number(fence), ":revision": _number(revision)},
+        "ConditionExpression": f"fence = :fence AND #state = :state AND {same}",
+        "ExpressionAttributeNames": {"#state": "state", "#changes": "changes"},
+        "ExpressionAttributeValues": values,
     }
 
 

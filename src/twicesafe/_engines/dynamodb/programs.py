@@ -20,7 +20,6 @@ from .items import (
     attribute,
     get,
     item_of,
-    names_of,
     put,
     refused_by,
     time_to_live,
@@ -52,39 +51,58 @@ class DynamodbPrograms(SweepAndSearch):
         return WriteRefused((yield from self.load(id_))) if reply is CONFLICT else refused_by(reply)
 
 
+_NAMES: Final = {
+    name: f"#{name}" for name in ("owner", "state", "result", "error", "ttl", "changes", "cause")
+}
+"""Placeholders, which cost a little: most of these are reserved words of DynamoDB, or may become one."""
+
+
 def _update_item(belief: Believed) -> BotoCall:
     changes = {name: attribute(name, value) for name, value in belief.changes.items()}
     if "expires_at" in belief.changes:
         changes["ttl"] = time_to_live(belief.changes["expires_at"])
-    changes["lease"] = None if belief.lease is None else {"N": str(belief.lease)}
-    condition = "#owner = :owner AND #fence = :fence AND #state = :running"
+    if belief.lease is not None:
+        changes["lease"] = {"N": str(belief.lease)}
+    elif not belief.bare:
+        changes["lease"] = None
+    elif not belief.changes.get("error"):
+        changes.pop("error", None)
+    condition = "#owner = :owner AND fence = :fence AND #state = :running"
     values: Attributes = {
         ":owner": {"B": belief.owner},
         ":fence": {"N": str(belief.fence)},
         ":running": {"S": State.IN_PROGRESS.value},
-        ":one": {"N": "1"},
     }
-    named = ["owner", "fence", "state", "revision", *changes]
     if belief.ends_by is not None:
-        condition += " AND #lease_until <= :ends_by"
+        condition += " AND lease_until <= :ends_by"
         values[":ends_by"] = {"N": str(belief.ends_by)}
     if belief.attempts_below is not None:
-        condition += " AND #attempt < :most"
+        least = "attribute_not_exists(attempt) OR " if belief.attempts_below > 1 else ""
+        condition += f" AND ({least}attempt < :most)"  # an absent one is 1
         values[":most"] = {"N": str(belief.attempts_below)}
-        named.append("attempt")
-    kept = {name: value for name, value in changes.items() if value is not None}
-    gone = [name for name, value in changes.items() if value is None]
-    update = "SET #revision = #revision + :one"
-    update += "".join(f", #{name} = :{name}" for name in kept)
-    update += " REMOVE " + ", ".join(f"#{name}" for name in gone) if gone else ""
-    values |= {f":{name}": value for name, value in kept.items()}
+    kept, gone = [], []
+    for name, value in changes.items():
+        if value is None:
+            gone.append(_NAMES.get(name, name))
+        else:
+            kept.append(f"{_NAMES.get(name, name)} = :{name}")
+            values[f":{name}"] = value
+    update = f"SET {', '.join(kept)}"
+    if gone:
+        update += f" REMOVE {', '.join(gone)}"
+    if belief.lease is not None:
+        update += " ADD #changes :one"
+        values[":one"] = {"N": "1"}
+    text = update + condition
     return BotoCall(
         "update_item",
         {
             "Key": {"id": {"B": belief.id}},
             "UpdateExpression": update,
             "ConditionExpression": condition,
-            "ExpressionAttributeNames": names_of(named),
+            "ExpressionAttributeNames": {
+                short: name for name, short in _NAMES.items() if short in text
+            },
             "ExpressionAttributeValues": values,
             **RETURN_OLD,
         },

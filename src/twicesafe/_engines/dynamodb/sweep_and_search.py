@@ -25,7 +25,8 @@ __all__ = ["SweepAndSearch"]
 
 SHOWN: Final = (
     "id", "scope", "value", "state", "fence", "attempt", "owner", "lease_until", "created_at",
-    "changed_at", "expires_at", "hold", "cause", "fingerprint", "error", "revision", "layout",
+    "changed_at", "expires_at", "hold", "cause", "fingerprint", "error", "changes", "revision",
+    "layout",
 )  # fmt: skip
 """All but results and audit trails."""
 

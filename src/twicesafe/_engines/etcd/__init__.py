@@ -9,6 +9,7 @@
     record_layout     the keys and bytes of a record    wakeups         wakes waiters by watch
     routing           which member, how often           doctor          checks the cluster
     store             threads                           async_store     event loops
+    transaction_bytes transactions on the wire
 
 The fence is the revision of the claim. etcd's leases decide when a claim and a retention end. The clock of a
 worker decides nothing. docs/decisions/0028-etcd.md says why, and what it costs.

@@ -13,7 +13,7 @@ from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Program
 from ...stores._batching import PerLoop, error_for_each, uncancellable
 from .error_messages import timed_out
-from .routing import EtcdPause, Grant, MemberAttempt
+from .routing import NEEDS, EtcdPause, Grant, MemberAttempt
 from .settings import Settings
 from .store import BATCH, CAPABILITIES, EtcdStore, Parts, stubs
 from .wakeups import Waiter
@@ -114,6 +114,8 @@ class _Channels:
         self._parts = parts
         self._grants: dict[int, asyncio.Task[None]] = {}
         self._channels: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self._needs: Any = None
+        """The metadata of most calls, as the driver would make it anew for each."""
         self.checked = False
 
     async def attempt(self, step: MemberAttempt | Grant | EtcdPause) -> Any:
@@ -122,9 +124,11 @@ class _Channels:
         if isinstance(step, Grant):
             return await self._grant(step)
         channel, calls = self._channels.get(step.member) or self._connect(step.member)
-        stub = calls[step.call.name]
+        metadata = self._needs if step.metadata is NEEDS else step.metadata
         try:
-            return await stub(step.call.request, timeout=step.seconds, metadata=step.metadata)
+            return await calls[step.call.name](
+                step.call.request, timeout=step.seconds, metadata=metadata
+            )
         except Exception as error:
             if timed_out(error) and self._channels.get(step.member, (None,))[0] is channel:
                 del self._channels[step.member]  # as the blocking store does
@@ -148,6 +152,7 @@ class _Channels:
 
         settings = self._parts.settings
         channel = settings.channel(grpc.aio, settings.members[member])
+        self._needs = grpc.aio.Metadata(*NEEDS)
         found = self._channels[member] = channel, stubs(channel)
         return found
 

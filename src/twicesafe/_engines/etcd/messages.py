@@ -92,6 +92,7 @@ CALLS: Final = {
     "Range": ("/etcdserverpb.KV/Range", "RangeRequest", "RangeResponse"),
     "DeleteRange": ("/etcdserverpb.KV/DeleteRange", "DeleteRangeRequest", "DeleteRangeResponse"),
     "Txn": ("/etcdserverpb.KV/Txn", "TxnRequest", "TxnResponse"),
+    "Transaction": ("/etcdserverpb.KV/Txn", None, "TxnResponse"),
     "LeaseGrant": ("/etcdserverpb.Lease/LeaseGrant", "LeaseGrantRequest", "LeaseGrantResponse"),
     "LeaseRevoke": ("/etcdserverpb.Lease/LeaseRevoke", "LeaseRevokeRequest", "LeaseRevokeResponse"),
     "LeaseTimeToLive": (
@@ -108,7 +109,7 @@ CALLS: Final = {
         "AuthenticateResponse",
     ),
 }
-"""The calls with one request and one reply: path, request, reply."""
+"""The calls with one request and one reply: path, request, reply. None: the request is bytes (`transaction_bytes`)."""
 
 STREAMS: Final = {"Watch": ("/etcdserverpb.Watch/Watch", "WatchRequest", "WatchResponse")}
 

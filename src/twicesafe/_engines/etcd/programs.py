@@ -24,7 +24,7 @@ from ..._values.records import Row, State
 from ...stores._base import Program
 from .error_messages import LeaseGoneError
 from .leases import FOREVER, Leases
-from .messages import CREATE, EQUAL, MOD, message
+from .messages import CREATE, MOD, message
 from .record_layout import (
     INLINE,
     Keys,
@@ -37,6 +37,7 @@ from .record_layout import (
 )
 from .routing import EtcdCall, Grant
 from .sweep_and_search import SweepAndSearch
+from .transaction_bytes import compared, delete, put, read, transaction
 
 __all__ = ["EtcdPrograms"]
 
@@ -44,6 +45,8 @@ BELIEVED: Final = 10_000
 """Claims of this process that are remembered, so that their completion is one round trip."""
 OPERATORS: Final = frozenset({"release", "resolve", "forget", "discard"})
 OWNERS: Final = frozenset({"renew", "complete", "fail", "abandon"})
+TIMED: Final = frozenset({"renew", "resolve", "forget"})
+"""Requests that never shorten what is there."""
 RESTING: Final = (State.IN_PROGRESS, State.RELEASED, State.SUSPENDED)
 """States with an `l` key, while their `lease_until` lasts."""
 
@@ -53,6 +56,9 @@ class EtcdPrograms(SweepAndSearch):
         super().__init__(Keys(prefix), clock)
         self.leases = leases
         self._claims: dict[bytes, SeenRecord] = {}
+        self._large = False
+        """Whether this process has met a result with its own key. Until then a refused write does not return that
+        key: most stores have none, and each read costs the server and the client."""
         self._believing = RenewedLock()
 
     def perform(self, ask: Request) -> Program[Any]:
@@ -92,7 +98,9 @@ class EtcdPrograms(SweepAndSearch):
             now = self.clock()
             if seen.row is not None:
                 now = max(now, seen.row.changed_at)  # its writer's clock may be ahead
-            before = yield from self._with_remaining(ask, seen, effective(seen, now), now)
+            before = effective(seen, now)
+            if before is not None and ask.op in TIMED:
+                before = yield from self._with_remaining(ask, seen, before, now)
             answer, row = decision(before, ask, now)
             if row is None:
                 if seen.certain:
@@ -107,16 +115,13 @@ class EtcdPrograms(SweepAndSearch):
                 return answer
             seen = after
 
-    def _with_remaining(
-        self, ask: Any, seen: SeenRecord, row: Row | None, now: int
-    ) -> Program[Row | None]:
+    def _with_remaining(self, ask: Any, seen: SeenRecord, row: Row, now: int) -> Program[Row]:
         """The row, with what is left on etcd's clock where the decision is which of two ends is later."""
-        if row is None:
-            return None
-        if ask.op in ("resolve", "forget") and seen.lease:
+        if type(ask) is Renew:
+            if seen.alive and row.lease_until > now + ask.lease:
+                return replace(row, lease_until=now + (yield from self.remaining(seen.alive)))
+        elif seen.lease:
             return replace(row, expires_at=now + (yield from self.remaining(seen.lease)))
-        if type(ask) is Renew and seen.alive and row.lease_until > now + ask.lease:
-            return replace(row, lease_until=now + (yield from self.remaining(seen.alive)))
         return row
 
     def remaining(self, lease: int) -> Program[int]:
@@ -153,9 +158,13 @@ class EtcdPrograms(SweepAndSearch):
             alive = lease = 0
             if rest > 0:
                 same = seen.row is not None and row.lease_until == seen.row.lease_until
-                alive = seen.alive if same and seen.alive else (yield from self._lease(rest))
+                alive = seen.alive if same else 0
+                if not alive:
+                    alive = self._ready(rest) or (yield from self._lease(rest))
             if row.expires_at:
-                lease = (yield from self._lease(kept)) if kept > 0 else seen.lease
+                lease = seen.lease
+                if kept > 0:
+                    lease = self._ready(kept) or (yield from self._lease(kept))
             try:
                 return (yield from self._transact(ask, seen, row, now, alive, lease))
             except LeaseGoneError:
@@ -163,6 +172,9 @@ class EtcdPrograms(SweepAndSearch):
                 for gone in (alive, lease):
                     self.leases.drop(gone)
                 seen.alive = 0
+
+    def _ready(self, ms: int) -> int:
+        return self.leases.find(ms, self.leases.now())
 
     def _lease(self, ms: int) -> Program[int]:
         since = self.leases.now()
@@ -184,28 +196,34 @@ class EtcdPrograms(SweepAndSearch):
         gone = bool(row.expires_at) and not lease  # kept for no time at all
         apart = row.result is not None and len(row.result) > INLINE and not gone
         data = record_bytes(row, 0 if raised else row.fence, apart)
-        writes = [_delete(record) if gone else _put(record, data, lease)]
+        writes = [delete(record) if gone else put(record, data, lease)]
         if apart:
-            writes.append(_put(value, row.result or b"", lease))
+            writes.append(put(value, row.result or b"", lease))
         elif seen.apart:
-            writes.append(_delete(value))
+            writes.append(delete(value))
         if alive:
-            writes.append(_put(claim, b"", alive))
+            writes.append(put(claim, b"", alive))
         elif seen.row is not None:
-            writes.append(_delete(claim))
-        compare = [_at(record, MOD, seen.revision) if seen.row else _at(record, CREATE, 0)]
+            writes.append(delete(claim))
+        compare = [
+            compared(record, MOD, seen.revision) if seen.row else compared(record, CREATE, 0)
+        ]
         if ask.op == "claim" and seen.row is not None and not seen.alive:
-            compare.append(_at(claim, CREATE, 0))
+            compare.append(compared(claim, CREATE, 0))
         if ask.op in OPERATORS:
             assert seen.row is not None
             name = self.keys.trail(ask.id) + b"%016x" % seen.revision
-            writes.append(_put(name, act_bytes(ask, seen.row.state, now)))
-        request = message("TxnRequest")(
-            compare=compare, success=writes, failure=_reads(record, claim, value)
+            writes.append(put(name, act_bytes(ask, seen.row.state, now)))
+        if apart:
+            self._large = True
+        reads = [read(record), read(claim)]
+        if self._large:
+            reads.append(read(value))
+        reply = yield EtcdCall(
+            "Transaction", transaction(compare, writes, reads), ask.op in OPERATORS
         )
-        reply = yield EtcdCall("Txn", request, once=ask.op in OPERATORS)
         if not reply.succeeded:
-            return self._seen(ask.id, reply.responses)
+            return self._seen(ask.id, reply.responses) or (yield from self.look(ask.id))
         if raised:
             row.fence = reply.header.revision
         return SeenRecord(row, reply.header.revision, lease, alive, apart)
@@ -214,8 +232,10 @@ class EtcdPrograms(SweepAndSearch):
 
     def look(self, id: bytes) -> Program[SeenRecord]:  # noqa: A002
         """The record as it is now: a linearizable read."""
-        reply = yield EtcdCall("Txn", message("TxnRequest")(success=_reads(*self.keys.of(id))))
-        return self._seen(id, reply.responses)
+        reply = yield EtcdCall("Transaction", transaction((), map(read, self.keys.of(id))))
+        seen = self._seen(id, reply.responses)
+        assert seen is not None, "all three keys were read"
+        return seen
 
     def awaits(self, id: bytes) -> Program[int]:  # noqa: A002
         """The revision from which to watch the `l` key; 0: it is gone, there is nothing to wait for."""
@@ -223,32 +243,21 @@ class EtcdPrograms(SweepAndSearch):
         reply = yield EtcdCall("Range", message("RangeRequest")(key=claim, keys_only=True))
         return reply.header.revision + 1 if reply.kvs else 0
 
-    def _seen(self, id_: bytes, responses: Any) -> SeenRecord:
-        records, claims, values = (one.response_range.kvs for one in responses)
+    def _seen(self, id_: bytes, responses: Any) -> SeenRecord | None:
+        """What the reads of a transaction found; None: the key of the result must be read too."""
+        records = responses[0].response_range.kvs
         if not records:
             return SeenRecord(certain=True)
-        [kv] = records
+        kv = records[0]
         row, apart = row_of(id_, kv)
         if apart:
+            self._large = True
+            if len(responses) < 3:
+                return None
+            values = responses[2].response_range.kvs
             if not values:
                 raise result_missing(id_)
             row.result = values[0].value
+        claims = responses[1].response_range.kvs
         alive = claims[0].lease if claims else 0
         return SeenRecord(row, kv.mod_revision, kv.lease, alive, apart, certain=True)
-
-
-def _at(key: bytes, target: int, revision: int) -> dict[str, Any]:
-    name = "create_revision" if target == CREATE else "mod_revision"
-    return {"result": EQUAL, "target": target, "key": key, name: revision}
-
-
-def _put(key: bytes, value: bytes, lease: int = 0) -> dict[str, Any]:
-    return {"request_put": {"key": key, "value": value, "lease": lease}}
-
-
-def _delete(key: bytes) -> dict[str, Any]:
-    return {"request_delete_range": {"key": key}}
-
-
-def _reads(*keys: bytes) -> list[dict[str, Any]]:
-    return [{"request_range": {"key": key}} for key in keys]

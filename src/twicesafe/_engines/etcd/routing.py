@@ -24,10 +24,12 @@ from .error_messages import explain, may_have_acted, wants_login
 from .messages import message
 from .settings import Settings
 
-__all__ = ["EtcdCall", "EtcdPause", "Grant", "MemberAttempt", "Router"]
+__all__ = ["NEEDS", "EtcdCall", "EtcdPause", "Grant", "MemberAttempt", "Router"]
 
 T = TypeVar("T")
 
+NEEDS: Final = (("hasleader", "true"),)
+"""The metadata of a call without a token."""
 PAUSE: Final = 0.05
 LOGINS: Final = 2
 """New logins in one call. A second one is for users that changed meanwhile."""
@@ -99,12 +101,13 @@ class Router:
         settings, clock = self.settings, self._clock
         until = clock() + settings.timeout
         failures = logins = 0
+        seconds = settings.share
         while True:
             member = self.member if call.member is None else call.member
             try:
                 if settings.user and not self._token:
                     self._token = yield from self._login(member, until)
-                seconds = max(0.001, min(settings.share, until - clock()))
+                    seconds = max(0.001, min(seconds, until - clock()))
                 reply = yield MemberAttempt(member, call, seconds, self.metadata())
                 return self._of_our_cluster(member, reply)
             except StoreUnavailableError:
@@ -124,6 +127,7 @@ class Router:
                     raise ours from error
             if failures >= len(settings.members):
                 yield EtcdPause(min(PAUSE * failures, 0.25, max(0.0, until - clock())))
+            seconds = max(0.001, min(settings.share, until - clock()))
 
     def _of_our_cluster(self, member: int, reply: Any) -> Any:
         """One process asks one cluster: in another one its claims would be unknown, and its keys new."""
@@ -138,8 +142,7 @@ class Router:
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """A member without a leader answers at once, instead of letting us wait for one."""
-        needs = (("hasleader", "true"),)
-        return (*needs, ("token", self._token)) if self._token else needs
+        return (*NEEDS, ("token", self._token)) if self._token else NEEDS
 
     def leave(self, member: int) -> None:
         """Ask another member from now on, unless another thread decided so already."""

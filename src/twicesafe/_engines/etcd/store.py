@@ -56,7 +56,9 @@ def steady_clock() -> Callable[[], int]:
 def stubs(channel: Any) -> dict[str, Any]:
     """Every call of the table on this channel, by its name."""
     return {
-        name: channel.unary_unary(path, message(asked).SerializeToString, message(told).FromString)
+        name: channel.unary_unary(
+            path, message(asked).SerializeToString if asked else None, message(told).FromString
+        )
         for name, (path, asked, told) in CALLS.items()
     }
 

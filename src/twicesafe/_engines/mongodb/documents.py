@@ -1,15 +1,17 @@
 """Records as documents, and the calls that read and write them.
 
 ``_id`` is the key's id in hex digits, as the command line shows it. There is one field per field of `Row`, under its
-name; one that is empty, zero or false is absent. Four more belong to the store:
+name; one that is empty, zero or false is absent, as is the first ``attempt``. Each field costs time in every call, so
+there are no others in most records. Four belong to the store:
 
-    revision   counts the writes; with the fence it is the *version* that a write is based on
+    changes    the revision, if it is not 0; with fence and state it is the *version* that a write is based on
     lease      the milliseconds that the owner was granted, after a renewal; before it the claim's times tell it
     audit      what operators did, oldest first, written with the action itself
-    ttl        when MongoDB may delete the document; only records that expire have it
+    ttl        when MongoDB may delete the document: a fixed time after ``expires_at``, which is in the document
+               only if it is too late for a date
 
-A version that changes this layout will write its number in ``layout``: a record that has one is refused,
-never misread.
+A record with ``revision`` has the first layout, of no released version. A version that changes this layout will write
+its number in ``layout``. Both are refused, never misread.
 """
 
 from __future__ import annotations
@@ -23,8 +25,16 @@ from typing import Any, Final, NamedTuple, TypedDict
 from msgspec import Struct, ValidationError, convert
 
 from ..._values.records import Row, State
-from ...errors import CorruptRecordError, SchemaVersionError, StoreError
-from ..versioned.record import EMPTY, SPARE, Believed, Versioned, granted, is_empty
+from ...errors import CorruptRecordError, StoreError
+from ..versioned.record import (
+    EMPTY,
+    SPARE,
+    Believed,
+    Versioned,
+    granted,
+    is_empty,
+    other_layout,
+)
 
 __all__ = [
     "DUPLICATE",
@@ -39,6 +49,7 @@ __all__ = [
     "insert_of",
     "record_of",
     "replace",
+    "time_to_live",
     "update",
     "upsert",
 ]
@@ -53,6 +64,8 @@ DUPLICATE: Final = "another client inserted this document at the same moment"
 LARGEST: Final = 16_000_000
 """Bytes of a result. With the other fields it fits into a document of 16 MiB; in a bulk the driver does not check."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_READ: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the driver's dates name no zone
+_MS: Final = timedelta(milliseconds=1)
 _LAST: Final = 253_402_300_799_000
 """The end of the year 9999, where datetime ends."""
 
@@ -107,7 +120,6 @@ _ENCODE: Final[dict[str, Callable[[Any], Any]]] = {
     "lease_until": _whole,
     "created_at": _whole,
     "changed_at": _whole,
-    "expires_at": _whole,
     "hold": bool,
     "cause": lambda cause: cause.value,
     "fingerprint": bytes,
@@ -125,8 +137,14 @@ _WRITTEN: Final = [
 _values_of: Final = attrgetter(*_ENCODE)
 
 
-def _time_to_live(expires_at: int) -> datetime:
+def time_to_live(expires_at: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=min(expires_at + SPARE * 1000, _LAST))
+
+
+def _expiry_of(expires_at: int) -> Document:
+    if _whole(expires_at) + SPARE * 1000 > _LAST:
+        return {"expires_at": expires_at, "ttl": time_to_live(expires_at)}
+    return {"ttl": time_to_live(expires_at)}
 
 
 def _body_of(record: Versioned) -> Document:
@@ -137,7 +155,8 @@ def _body_of(record: Versioned) -> Document:
         for value, (encode, empty, kind, name) in zip(_values_of(row), _WRITTEN, strict=True)
         if value is not empty and (value != empty or type(value) is not kind)
     }
-    found["revision"] = record.revision
+    if record.revision:
+        found["changes"] = record.revision
     if record.lease and record.lease != granted(row):
         found["lease"] = record.lease
     if record.audit:
@@ -146,7 +165,7 @@ def _body_of(record: Versioned) -> Document:
             for entry in record.audit
         ]
     if row.expires_at:
-        found["ttl"] = _time_to_live(row.expires_at)
+        found |= _expiry_of(row.expires_at)
     return found
 
 
@@ -163,11 +182,12 @@ class _Entry(TypedDict):
 class _Beside(Struct, gc=False):
     """What a document has beside the row."""
 
-    revision: int
+    changes: int = 0
     lease: int | None = None
     audit: list[_Entry] = []
 
 
+_RARE: Final = frozenset(_Beside.__struct_fields__)
 _BYTES: Final = (bytes,)
 """Binary values are bytes; text is never taken for base64."""
 
@@ -175,16 +195,17 @@ _BYTES: Final = (bytes,)
 def record_of(found: Document) -> Versioned:
     """What a document says. One that cannot be read is an error, never an empty record."""
     try:
-        if "layout" in found:
-            raise SchemaVersionError(
-                f"a newer twicesafe wrote the record {_short(found)} (layout {found['layout']}); the "
-                "handler does not run; update this twicesafe"
-            )
+        if "layout" in found or "revision" in found:
+            raise other_layout(_short(found), found.get("layout"))
         fields = {**EMPTY, **found, "id": bytes.fromhex(found["_id"])}
+        if "ttl" in found and "expires_at" not in found:
+            fields["expires_at"] = (found["ttl"] - _EPOCH_READ) // _MS - SPARE * 1000
         row = convert(fields, Row, builtin_types=_BYTES)
+        if found.keys().isdisjoint(_RARE):
+            return Versioned(row, 0, granted(row))
         beside = convert(found, _Beside)
         lease = granted(row) if beside.lease is None else beside.lease
-        return Versioned(row, beside.revision, lease, [{**entry} for entry in beside.audit])
+        return Versioned(row, beside.changes, lease, [{**entry} for entry in beside.audit])
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise CorruptRecordError(
             f"the record {_short(found)} cannot be read ({type(error).__name__}: {error}); the handler "
@@ -243,8 +264,9 @@ def bulk(writes: Sequence[Write]) -> DriverCall:
 
 
 def _based_on(before: Versioned) -> Document:
-    fence, revision = before.version
-    return {"_id": before.row.id.hex(), "fence": fence, "revision": revision}
+    fence, state, revision = before.version
+    id_ = before.row.id.hex()
+    return {"_id": id_, "fence": fence, "state": state.value, "changes": revision or None}
 
 
 def _inserted(record: Versioned) -> tuple[Document, Document]:
@@ -261,24 +283,27 @@ def _changed(belief: Believed) -> tuple[Document, Document]:
     if belief.ends_by is not None:
         where["lease_until"] = {"$lte": belief.ends_by}
     if belief.attempts_below is not None:
-        where["attempt"] = {"$lt": belief.attempts_below}
+        below = belief.attempts_below  # an absent one is 1
+        where["attempt"] = {"$not": {"$gte": below}} if below > 1 else {"$lt": below}
     changes = belief.changes
     kept: Document = {}
     gone: Document = {}
     for name, value in changes.items():
-        if is_empty(name, value):
+        if name == "expires_at":
+            if value:
+                kept |= _expiry_of(value)
+            else:
+                gone["ttl"] = ""
+        elif name == "lease_until" or not is_empty(name, value):
+            kept[name] = _ENCODE[name](value)  # a lease of 0 costs less than to remove it
+        elif name != "error" or not belief.bare:
             gone[name] = ""
-        else:
-            kept[name] = _ENCODE[name](value)
-    if changes.get("expires_at"):
-        kept["ttl"] = _time_to_live(changes["expires_at"])
-    elif "expires_at" in changes:
-        gone["ttl"] = ""
-    if belief.lease is None:
-        gone["lease"] = ""
-    else:
+    change: Document = {"$set": kept}
+    if belief.lease is not None:
         kept["lease"] = belief.lease
-    change: Document = {"$set": kept, "$inc": {"revision": 1}}
+        change["$inc"] = {"changes": 1}
+    elif not belief.bare:
+        gone["lease"] = ""
     if gone:
         change["$unset"] = gone
     return where, change

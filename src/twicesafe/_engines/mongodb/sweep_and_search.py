@@ -21,7 +21,7 @@ from ...errors import CorruptRecordError
 from ...stores._base import Program
 from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
-from .documents import Document, DriverCall, bulk, delete_of, find, record_of
+from .documents import Document, DriverCall, bulk, delete_of, find, record_of, time_to_live
 
 __all__ = ["SweepAndSearch"]
 
@@ -146,7 +146,7 @@ def _acts(record: Versioned, first: Any) -> list[AuditEntry]:
 
 def _alive(now: int) -> Document:
     """Records within their retention, and those that have none."""
-    return {"$or": [{"expires_at": {"$exists": False}}, {"expires_at": {"$gt": now}}]}
+    return {"$or": [{"ttl": {"$exists": False}}, {"ttl": {"$gt": time_to_live(now)}}]}
 
 
 def _conditions(ask: Filter, now: int) -> Iterator[Document]:

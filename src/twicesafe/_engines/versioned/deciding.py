@@ -143,7 +143,7 @@ class VersionedPrograms(ABC):
         trail = [] if found is None else found.audit
         if found is not None and isinstance(ask, OPERATORS):
             trail = audited(found, ask, now if after is row else after.changed_at)
-        revision = 1 if found is None else found.revision + 1
+        revision = 0 if found is None else found.revision + 1
         running = after.state is State.IN_PROGRESS
         return answer, Versioned(after, revision, lease if running else 0, trail)
 
@@ -159,8 +159,7 @@ class VersionedPrograms(ABC):
     renew = complete = fail = _own
 
     def updated(self, ask: Renew | Complete | Fail) -> None:
-        if not isinstance(ask, Renew):
-            self._leases.forget(ask.id)
+        self._leases.forget(ask.id)
 
     def belief(self, ask: Renew | Complete | Fail) -> Believed:
         """What the lifecycle would change in a record in progress under this owner and fence."""
@@ -178,9 +177,10 @@ class VersionedPrograms(ABC):
         whose = ask.id, ask.owner, ask.fence, changes
         if isinstance(ask, Renew):
             return Believed(*whose, ask.lease, ends_by=after.lease_until)  # never shortens it
+        bare = self._leases.is_bare(ask.id, ask.fence)
         if isinstance(ask, Fail) and not ask.hold:
-            return Believed(*whose, attempts_below=ask.max_attempts)  # else it is parked
-        return Believed(*whose)
+            return Believed(*whose, attempts_below=ask.max_attempts, bare=bare)  # else it is parked
+        return Believed(*whose, bare=bare)
 
     # -- the rest of one record --------------------------------------------------------------------
 

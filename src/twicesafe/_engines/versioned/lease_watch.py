@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from ..._forking import RenewedLock
 from ..._values.clocks import since_boot, wall_clock
 from ..._values.records import Row, State
-from .record import Versioned
+from .record import Versioned, granted
 
 __all__ = ["GivenClock", "LeaseWatch", "ServiceClock"]
 
@@ -81,8 +81,9 @@ class GivenClock:
 
 
 class _Sight(NamedTuple):
-    version: tuple[int, int]
+    version: tuple[int, State, int]
     since: int
+    bare: bool
 
 
 class LeaseWatch:
@@ -113,10 +114,16 @@ class LeaseWatch:
             if known is None and len(self._sights) >= MOST:
                 del self._sights[next(iter(self._sights))]
             since = self.clock.steady()
-            self._sights[id_] = _Sight(version, since)
+            bare = not found.row.error and found.lease == granted(found.row)
+            self._sights[id_] = _Sight(version, since, bare)
             return since
 
+    def is_bare(self, id_: bytes, fence: int) -> bool:
+        """Whether the claim with this fence is known to have neither the error of an earlier one nor a renewal."""
+        known = self._sights.get(id_)
+        return known is not None and known.bare and known.version[0] == fence
+
     def forget(self, id_: bytes) -> None:
-        """The record is no longer in progress."""
+        """The record is another version now."""
         with self._lock.now:
             self._sights.pop(id_, None)

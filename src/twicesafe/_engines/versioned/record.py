@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ..._values.records import AuditEntry, Row, State, moment
+from ...errors import SchemaVersionError
 
 __all__ = [
     "EMPTY",
@@ -18,6 +19,7 @@ __all__ = [
     "entries_of",
     "granted",
     "is_empty",
+    "other_layout",
 ]
 
 SPARE: Final = 3660
@@ -29,7 +31,7 @@ TRAIL: Final = 65_536
 """Bytes of all of them together: a record has a limit (400 KB on DynamoDB), and the result needs most of it."""
 
 EMPTY: Final[dict[str, Any]] = {
-    "scope": (), "value": "", "owner": b"", "attempt": 0, "lease_until": 0, "expires_at": 0,
+    "scope": (), "value": "", "owner": b"", "attempt": 1, "lease_until": 0, "expires_at": 0,
     "hold": False, "cause": None, "fingerprint": None, "result": None, "error": "",
 }  # fmt: skip
 """The fields of a row that a stored record does not have if they say nothing, and what that means."""
@@ -43,17 +45,18 @@ class Versioned(msgspec.Struct, gc=False):
     """A record with what the store keeps beside it."""
 
     row: Row
-    revision: int
-    """Counts the writes."""
+    revision: int = 0
+    """Counts the writes, except for a new record and an owner's last one, which change the fence or the state."""
     lease: int = 0
     """The milliseconds that the owner was granted: how long others must watch one version."""
     audit: list[dict[str, Any]] = []
     """What operators did, oldest first, written with the action itself."""
 
     @property
-    def version(self) -> tuple[int, int]:
-        """Different for any two writes of a key: fences never restart."""
-        return self.row.fence, self.revision
+    def version(self) -> tuple[int, State, int]:
+        """Different for any two writes of a key: fences never restart, and a record that is in progress again
+        has another fence or a higher revision."""
+        return self.row.fence, self.row.state, self.revision
 
 
 class WriteRefused(NamedTuple):
@@ -77,6 +80,21 @@ class Believed(NamedTuple):
     """And only if its `lease_until` is not later."""
     attempts_below: int | None = None
     """And only if its `attempt` is less."""
+    bare: bool = False
+    """This process wrote the record, without an `error` and without a `lease`: there are none to remove."""
+
+
+def other_layout(record: str, layout: Any) -> SchemaVersionError:
+    """The error for a record that another version wrote. The first layout had no number."""
+    if layout is None:
+        return SchemaVersionError(
+            f"an older twicesafe, which was never released, wrote the record {record} (layout 1); the "
+            "handler does not run; delete the record, or let it expire"
+        )
+    return SchemaVersionError(
+        f"a newer twicesafe wrote the record {record} (layout {layout}); the handler does not run; update "
+        "this twicesafe"
+    )
 
 
 def granted(row: Row) -> int:
