@@ -13,7 +13,7 @@ from twicesafe import HeldError, Key, LeaseLostError, NotHomeError
 from twicesafe._core.regions import claiming
 from twicesafe._core.regions.epochs import REGISTER, key_of
 from twicesafe._core.regions.pausing import homes_in_doubt, pause, resume
-from twicesafe._values.owner_token import new_owner
+from twicesafe._values.keys import new_owner
 from twicesafe.errors import CorruptRecordError, StoreUnavailableError
 from twicesafe.regions import AsyncRegions
 from twicesafe.regions._performing import perform
