@@ -409,7 +409,7 @@ def test_a_claim_that_was_not_entered_says_neither_new_nor_done(bench: Bench) ->
             ask()
 
 
-def test_what_is_completed_after_its_block_is_told_that_the_claim_has_ended(bench: Bench) -> None:
+def test_completing_after_the_block_says_that_the_claim_has_ended(bench: Bench) -> None:
     claim = bench.manual("k", lambda _: LEAVE)
     with pytest.raises(UsageError, match="already ended"):
         bench.call(claim.complete, "late")
