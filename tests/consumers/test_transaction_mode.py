@@ -6,6 +6,7 @@ The tests leave such marks by hand, and one kills real processes.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import sessionmaker
 
 from twicesafe import AsyncInbox, Backoff, Inbox, Policy, Record, State, current_claim
 from twicesafe._core.protocol import ClaimRequest
 from twicesafe._values.keys import new_owner
 from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, Message, Report
+from twicesafe.events import BrokerFailed, StoreFailed
 from twicesafe.testing import MemoryBroker
 
 MOST = 3
@@ -305,3 +309,65 @@ def test_a_dead_workers_mark_is_waited_for(shop: Shop) -> None:
         shop.redeliver("a")
         assert consumer.drain(shop.handle, idle=0.05).ran == 1
     assert shop.attempts == [("a", 2)]
+
+
+@pytest.mark.parametrize("kind", ["engine.begin", "sessionmaker", "sessionmaker.begin"])
+@pytest.mark.parametrize("end", ["rollback", "close"])
+def test_a_handler_that_ends_sqlalchemys_transaction_is_a_dead_letter(
+    shop: Shop, kind: str, end: str
+) -> None:
+    """What SQLAlchemy raises then is not an outage of the database, after which all would begin again."""
+    engine = create_engine(f"sqlite:///{shop.path}")
+    sessions = sessionmaker(engine)
+    connect: dict[str, Any] = {
+        "engine.begin": engine.begin,
+        "sessionmaker": sessions,
+        "sessionmaker.begin": sessions.begin,
+    }
+    starts: list[str | None] = []
+
+    def handle(connection: Any, message: Message) -> None:
+        starts.append(message.id)
+        connection.execute(text("INSERT INTO booked VALUES ('a')"))
+        getattr(connection, end)()
+
+    shop.broker.send("orders", b"{}", id="a")
+    with Consumer(
+        shop.broker.source("orders"), inbox=shop.inbox, connect=connect[kind], policy=POLICY,
+        dead_letter=lambda message, error: shop.dead.append((message.id, type(error).__name__)),
+    ) as consumer:  # fmt: skip
+        assert consumer.drain(handle, idle=0.1).dead == 1
+    engine.dispose()
+    assert starts == ["a"]
+    assert shop.dead == [("a", "AtomicityBrokenError")]
+    assert shop.booked() == []
+
+
+@pytest.mark.parametrize("wrong", ["away", "no connection"])
+def test_a_message_that_waits_for_the_database_is_an_event(shop: Shop, wrong: str) -> None:
+    """No attempt is counted, so nothing else would tell."""
+    told: list[Any] = []
+
+    def watch(event: Any) -> None:
+        if isinstance(event, (StoreFailed, BrokerFailed)):
+            told.append(event)
+            consumer.stop()
+
+    def connect() -> Any:
+        if wrong == "away":
+            raise sqlite3.OperationalError("unable to open database file")
+        return contextlib.nullcontext(object())
+
+    shop.broker.send("orders", b"{}", id="a")
+    with (
+        Inbox.open(f"sqlite:///{shop.path}", observers=[watch]) as inbox,
+        Consumer(shop.broker.source("orders"), inbox=inbox, connect=connect) as consumer,
+    ):
+        report = consumer.run(lambda connection, message: None)
+    assert (report.ran, report.retried, report.dead) == (0, 0, 0)
+    if wrong == "away":
+        assert [(event.operation, event.error) for event in told] == [
+            ("delivery", "OperationalError")
+        ]
+    else:
+        assert "is not a supported connection" in told[0].error

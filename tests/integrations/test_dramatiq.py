@@ -144,9 +144,7 @@ def test_after_the_last_attempt_it_is_a_dead_letter(stub: Any) -> None:
 
 
 @pytest.mark.parametrize("when", ["actor", "broker", None])
-def test_the_end_of_all_attempts_is_told_to_dramatiqs_callbacks(
-    receiver: Receiver, when: str | None
-) -> None:
+def test_dramatiqs_callbacks_hear_of_the_last_failure(receiver: Receiver, when: str | None) -> None:
     """Also if `retry_when` decides on retries, and would go on."""
 
     def always(retries: int, error: BaseException) -> bool:

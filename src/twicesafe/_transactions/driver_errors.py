@@ -36,6 +36,11 @@ _ENDED: Final[dict[Dialect, AbstractSet[object]]] = {
     "mysql": {1305},
     "sqlite": set(),
 }
+_ENDED_TEXTS: Final = (
+    "no such savepoint",  # SQLite
+    "closed transaction inside context manager",  # SQLAlchemy: committed, or rolled back
+    "This Connection is closed",  # SQLAlchemy: by the caller; one that is lost is called invalid
+)
 _REFUSED: Final[dict[Dialect, tuple[str, ...]]] = {
     "postgresql": ("22", "23", "42", "44", "54", "P0"),
     "sqlite": (
@@ -87,7 +92,7 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
             "the database of this connection has no twicesafe tables; open the inbox on the same "
             f"database, or run there: twicesafe migrate ({text})"
         )
-    if code in _ENDED[dialect] or "no such savepoint" in text:
+    if code in _ENDED[dialect] or any(said in text for said in _ENDED_TEXTS):
         return AtomicityBrokenError(f"the transaction ended or changed meanwhile: {text}")
     if _is_refused(dialect, error, code):
         return StoreError(f"the database refused a statement in your transaction: {text}")

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from ... import events as ev
 from ..._values.outcomes import Outcome
-from ...errors import text_of
+from ...errors import StoreError, UsageError, text_of
 from ..batch import settle_all
 from ..call import Call
 from ..commands import Flow, Raised, Returned
@@ -251,6 +251,7 @@ class _ConsumerLoop:
             wait = verdict.retry_after or 0.0
             if delivery.dead is None:
                 report.retried += is_counted(verdict)
+                self._tell_silent(verdict.error, wait)
             elif is_counted(verdict):
                 assert verdict.error is not None
                 self.outage.tell("dead letter", verdict.error.__cause__ or verdict.error, wait)
@@ -263,6 +264,13 @@ class _ConsumerLoop:
         else:  # the dead letter itself cannot be published: it is not lost, and its lane waits
             self.outage.begins("dead letter", verdict.error)
             self._rest(delivery, REST.delay(6, 0))
+
+    def _tell_silent(self, error: Exception | None, wait: float) -> None:
+        """The message is not to blame, and is retried until the cause is gone: an operator must know. In
+        lease mode the requests of the flow itself tell of a store that fails."""
+        silent = UsageError if self.state.leases else (UsageError, StoreError)
+        if isinstance(error, silent):
+            self.outage.tell("delivery", error, wait)
 
     def _rest(self, delivery: Delivery, seconds: float) -> None:
         """Try again later: the broker keeps it if it can, and if its lane need not wait."""

@@ -7,7 +7,7 @@ from typing import Final
 from ... import events as ev
 from ..._values.keys import chance
 from ..._values.policy import Backoff
-from ...errors import StoreUnavailableError
+from ...errors import StoreUnavailableError, UsageError, text_of
 from ..call import cause_of
 from .intake import Intake
 from .state import ConsumerState
@@ -45,7 +45,9 @@ class Outage:
     def tell(self, what: str, error: BaseException | None, delay: float) -> None:
         """An event for this failure. It is tried again after the delay; alone, it begins no pause."""
         state = self._state
-        said = cause_of(error) if error is not None else what
+        said = what if error is None else cause_of(error)
+        if isinstance(error, UsageError):
+            said = text_of(error)  # it says what to change
         if isinstance(error, StoreUnavailableError):
             state.notify(ev.StoreFailed(None, what, said))
         else:
