@@ -19,7 +19,7 @@ from ...stores._base import Program
 from .key_scans import KeyScans
 from .routing import Overlapped, Packed, PlainCommand, ScriptCall, slot_of
 
-__all__ = ["NODES", "SLICE", "Question", "RecordScan", "Slice"]
+__all__ = ["NODES", "SLICE", "RecordScan", "RecordSlice", "ScanQuestion"]
 
 FIRST: Final = 100
 """Keys in the first slice, of which the sizes are measured."""
@@ -35,7 +35,7 @@ NODES: Final = 16
 """Nodes that are asked before it is known how many there are; a Cluster with more is asked for as many again."""
 
 
-class Slice(NamedTuple):
+class RecordSlice(NamedTuple):
     """Some records as they were at this time of their node. A text is empty or None if the record is gone."""
 
     now: int
@@ -45,13 +45,13 @@ class Slice(NamedTuple):
     """Else the texts are only as long as the questions need."""
 
 
-class Question(Protocol):
+class ScanQuestion(Protocol):
     """What is looked for in the records (`scan_questions`)."""
 
     head: int
     """How many bytes of each record it needs; 0: none."""
 
-    def take(self, part: Slice) -> list[bytes]:
+    def take(self, part: RecordSlice) -> list[bytes]:
         """Examine these; the names of those that it has to see whole."""
 
     def take_rows(self, rows: list[tuple[int, Row]]) -> None:
@@ -75,14 +75,14 @@ class _Node:
 class RecordScan:
     """One scan of all nodes, for some questions."""
 
-    def __init__(self, programs: KeyScans, questions: Sequence[Question]) -> None:
+    def __init__(self, programs: KeyScans, questions: Sequence[ScanQuestion]) -> None:
         self._programs, self._questions = programs, questions
         self._head = max(one.head for one in questions)
         self._nodes = {number: _Node() for number in range(NODES)}
-        self._arrived: list[Slice] = []
+        self._arrived: list[RecordSlice] = []
         self._measured = self._bytes = 0
         self._is_refused = False
-        self.unsure: list[tuple[Sequence[Question], list[bytes]]] = []
+        self.unsure: list[tuple[Sequence[ScanQuestion], list[bytes]]] = []
         """Records that are to be read one by one, and for which questions."""
 
     def step(self) -> Program[bool]:
@@ -149,7 +149,7 @@ class RecordScan:
                 read += names
                 texts += some
         self._measure(len(read), map(len, filter(None, texts)))
-        self._arrived.append(Slice(now, read, texts, True))
+        self._arrived.append(RecordSlice(now, read, texts, True))
         return again
 
     def _take_heads(self, now: int, names: list[bytes], texts: list[Any]) -> None:
@@ -162,7 +162,7 @@ class RecordScan:
         if failed:  # their slot moves, or this user may not: ask for them as for one key
             self.unsure.append((self._questions, failed))
             texts = [None if isinstance(text, Exception) else text for text in texts]
-        self._arrived.append(Slice(now, names, texts, False))
+        self._arrived.append(RecordSlice(now, names, texts, False))
 
     def _measure(self, count: int, sizes: Iterator[int]) -> None:
         self._measured += count

@@ -28,7 +28,7 @@ from .record_layout import (
     row_of,
     unreadable,
 )
-from .record_scan import Slice
+from .record_scan import RecordSlice
 from .routing import PlainCommand
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _Question:
     is_enough = False
     """Whether the rest of the keys can be left out."""
 
-    def take(self, part: Slice) -> list[bytes]:
+    def take(self, part: RecordSlice) -> list[bytes]:
         return []
 
     def take_rows(self, rows: list[tuple[int, Row]]) -> None:
@@ -96,7 +96,7 @@ class _Search(_Question):
             and (not ask.error or bool(flags & ERROR))
         )
 
-    def take(self, part: Slice) -> list[bytes]:
+    def take(self, part: RecordSlice) -> list[bytes]:
         unsure, matching = list[bytes](), self._matching
         name = b""
         try:
@@ -108,11 +108,11 @@ class _Search(_Question):
             raise unreadable(_id(name), error) from error
         return unsure
 
-    def found(self, name: bytes, text: bytes, part: Slice) -> bool:
+    def found(self, name: bytes, text: bytes, part: RecordSlice) -> bool:
         """This one matches. Whether it has to be read whole."""
         raise NotImplementedError
 
-    def _candidates(self, part: Slice) -> list[tuple[bytes, Any]]:
+    def _candidates(self, part: RecordSlice) -> list[tuple[bytes, Any]]:
         """Nearly all that do not match are left out here."""
         both, firsts, flags = zip(part.names, part.texts, strict=True), self._firsts, self._flags
         if (needed := self._marked or self._scope) and part.is_whole:
@@ -132,7 +132,7 @@ class _Search(_Question):
             return found
         return [(name, text) for name, text in found if text[1] in flags or text[0] not in KNOWN]
 
-    def _matching(self, name: bytes, text: bytes, part: Slice) -> bool | None:
+    def _matching(self, name: bytes, text: bytes, part: RecordSlice) -> bool | None:
         """None: that is further behind in the record."""
         ask = self._ask
         _, created, changed, lease, expires, _, end = head_of(text)
@@ -164,7 +164,7 @@ class _Rows(_Search):
         self._places: list[tuple[int, bytes]] = []
         """A heap of the same places, the oldest first."""
 
-    def found(self, name: bytes, text: bytes, part: Slice) -> bool:
+    def found(self, name: bytes, text: bytes, part: RecordSlice) -> bool:
         if part.is_whole:
             self._add(row_of(_id(name), text))
         return not part.is_whole
@@ -207,7 +207,7 @@ class _Number(_Search):
     def is_enough(self) -> bool:  # type: ignore[override]
         return self._total >= self._ask.limit
 
-    def found(self, name: bytes, text: bytes, part: Slice) -> bool:
+    def found(self, name: bytes, text: bytes, part: RecordSlice) -> bool:
         self._total += 1
         return False
 
@@ -226,7 +226,7 @@ class _Statistics(_Question):
         self._counts = [0] * len(STATES)
         self._stuck, self._oldest = 0, -1
 
-    def take(self, part: Slice) -> list[bytes]:
+    def take(self, part: RecordSlice) -> list[bytes]:
         now, name, spans, completed = part.now, b"", SPANS.unpack_from, 0
         try:
             for name, text in zip(part.names, part.texts, strict=True):  # noqa: B007
