@@ -96,7 +96,7 @@ class HttpGuard:
             self.policy = self.policy.replace(signatures=receiver.policy.signatures)
         _tell_unused(receiver.policy, self.policy)
         self.rules = HttpRules(self.policy, receiver.scope, receiver.store.hidden_keys)
-        self.admit = partial(admit, self.rules, self._claim)
+        self.admit = partial(admit, self.rules, self.claim)
         """Starts the flow of a request: ``admit(request, read)``."""
         self._claim_type = EdgeClaim if isinstance(receiver, Receiver) else AsyncEdgeClaim
         self._holding, self._retrying = (
@@ -114,7 +114,8 @@ class HttpGuard:
                 receiver.store.url,
             )
 
-    def _claim(self, admission: Admission) -> EdgeClaim | AsyncEdgeClaim:
+    def claim(self, admission: Admission) -> EdgeClaim | AsyncEdgeClaim:
+        """The claim of an admitted request, before it is entered."""
         receiver = self._retrying if admission.may_retry else self._holding
         return self._claim_type(
             receiver, admission.key, admission.fingerprint, None, StoredResponse

@@ -8,6 +8,7 @@ from contextvars import Context
 
 from .._core.driving import drive_async
 from .._core.http.flow import Exchange, HttpFlow
+from .._edges.http_fast_path import settle_fast
 from .._edges.http_guard import perform
 from .._values.settings import seconds
 from ._connection import Client
@@ -126,7 +127,7 @@ class AsgiExchange:
             last = not message.get("more_body", False)
             whole = self._recording.feed(message.get("body", b""))
             if (last or whole) and not self._exchange.settled:
-                await drive_async(self._exchange.settle(), perform)
+                await settle_fast(self._exchange)
             if not last:
                 self._stream()
             await self._client.send(message)

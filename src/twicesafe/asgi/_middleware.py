@@ -6,13 +6,12 @@ import asyncio
 import sys
 from collections.abc import Coroutine
 from contextvars import Context, copy_context
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from .._core.driving import drive_async
 from .._core.http.flow import Respond, RunHandler
 from .._core.http.policy import HttpPolicy
-from .._edges.http_guard import HttpGuard, perform
+from .._edges.http_fast_path import admit_fast
+from .._edges.http_guard import HttpGuard
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
 from ._exchange import AsgiExchange
@@ -48,8 +47,7 @@ class IdempotencyMiddleware:
         if scope["type"] != "http" or not self._rules.concerns(scope["method"], scope["headers"]):
             return await self.app(scope, receive, send)
         own = copy_context()  # the server's context, without the claim
-        read = partial(whole_body, receive, self._rules)
-        step = await drive_async(self._guard.admit(request_of(scope), read), perform)
+        step = await admit_fast(self._guard, request_of(scope), whole_body, receive, self._rules)
         if isinstance(step, RunHandler):
             inner = InnerScope(scope, self._rules)
             running = AsgiExchange(step.exchange, inner, receive, send, own)
@@ -107,6 +105,9 @@ def _started(work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[
     """A task that runs in this context. It starts at once, if Python and its event loop can: a task that
     first waits for its turn costs the loop another round."""
     loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
-        return asyncio.Task(work, loop=loop, context=context, eager_start=True)
+    if loop.get_task_factory() is None:
+        return asyncio.Task(work, loop=loop, context=context, **_AT_ONCE)
     return context.run(loop.create_task, work)
+
+
+_AT_ONCE: Final[Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}

@@ -242,6 +242,7 @@ class AsyncMemoryStore(AsyncStore):
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = store or MemoryStore()
         self.url = self._store.url
+        self.recall = self._store.recall  # type: ignore[method-assign]
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -249,9 +250,6 @@ class AsyncMemoryStore(AsyncStore):
 
     async def perform(self, request: Request) -> Any:
         return self._store.perform(request)
-
-    def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
-        return self._store.recall(id)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         return self._store.perform_many(requests)

@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain
 from struct import Struct
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
@@ -95,7 +96,8 @@ def _chosen(request: HttpRequest, chosen: object) -> bytes | None:
 
 
 def _framed(parts: list[bytes]) -> bytes:
-    return b"".join([octets for part in parts for octets in (_length(len(part)), part)])
+    lengths = map(_length, map(len, parts))
+    return b"".join(chain.from_iterable(zip(lengths, parts, strict=True)))
 
 
 def _body(

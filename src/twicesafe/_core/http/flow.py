@@ -26,7 +26,9 @@ records it before the last bytes of the response are sent:
 The client gets outcome-unknown if nothing of the response was sent yet. On a `retry` route
 the command is `LeaveClaim` with the error instead of `HoldClaim`: the attempt failed and a retry runs.
 
-`drive` and `drive_async` run these flows, and `_edges.http_guard.perform` executes every command.
+`drive` and `drive_async` run these flows, and `_edges.http_guard.perform` executes every command. The ASGI
+middleware takes the usual request through the same functions (`begin`, `identify`, `claimed`, `ending`) without
+a generator: `_edges.http_fast_path`.
 """
 
 from __future__ import annotations
@@ -47,12 +49,14 @@ from ...errors import (
 from .message import HttpRequest, StoredResponse
 from .problems import Problem, RequestRefused
 from .recording import Ending, ResponseRecording
-from .rules import Admission, HttpRules
+from .rules import Admission, HttpRules, Looked
 from .stored_response import NOT_KEPT
 
 __all__ = [
+    "Asking",
     "ClientLeft",
     "CompleteClaim",
+    "EndClaim",
     "EnterClaim",
     "Exchange",
     "ExchangeEnded",
@@ -68,6 +72,10 @@ __all__ = [
     "ResponseCut",
     "RunHandler",
     "admit",
+    "begin",
+    "claimed",
+    "identify",
+    "not_claimed",
 ]
 
 T = TypeVar("T")
@@ -129,6 +137,9 @@ class LeaveClaim(msgspec.Struct, frozen=True):
     error: BaseException | None = None
 
 
+EndClaim: TypeAlias = CompleteClaim | ReleaseClaim | HoldClaim | LeaveClaim
+
+
 class Log(msgspec.Struct, frozen=True):
     level: Literal["warning", "error"]
     text: str
@@ -179,14 +190,51 @@ def admit(
 
     `request` has no body yet; `read` is what `ReadBody` calls.
     """
+    found = begin(rules, request)
+    if not isinstance(found, Looked):
+        return found
     try:
-        looked = rules.look(request)
-        if looked is None:
-            return PassThrough()
-        body: bytes | None = yield ReadBody(read)
-        if body is None:
-            return None
-        request = msgspec.structs.replace(request, body=body)
+        body = yield ReadBody(read)
+    except RequestRefused as refused:
+        return Respond(rules.refuse(request, refused.problem))
+    asks = identify(rules, claim_for, request, found, body)
+    if not isinstance(asks, Asking):
+        return asks
+    try:
+        yield EnterClaim(asks.claim)
+    except TwicesafeError as error:
+        return (yield from not_claimed(rules, asks, error))
+    return claimed(rules, asks)
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """A request with its whole body, and the claim that it needs."""
+
+    request: HttpRequest
+    claim: Any
+    admission: Admission
+
+
+def begin(rules: HttpRules, request: HttpRequest) -> Looked | PassThrough | Respond:
+    """A request without its body. `Looked`: read the body, then `identify`."""
+    try:
+        return rules.look(request) or PassThrough()
+    except RequestRefused as refused:
+        return Respond(rules.refuse(request, refused.problem))
+
+
+def identify(
+    rules: HttpRules,
+    claim_for: Callable[[Admission], HttpClaim],
+    request: HttpRequest,
+    looked: Looked,
+    body: bytes | None,
+) -> Asking | PassThrough | Respond | None:
+    """A request with its body. `Asking`: enter the claim, then `claimed` or `not_claimed`."""
+    if body is None:
+        return None
+    request = msgspec.structs.replace(request, body=body)
+    try:
         rules.require_whole(request, looked)
         admission = rules.admit(request, looked)
     except RequestRefused as refused:
@@ -196,17 +244,26 @@ def admit(
     claim = claim_for(admission)
     if claim.is_held_by_caller:  # by another layer on this store
         return PassThrough(request)
-    try:
-        yield EnterClaim(claim)
-    except TwicesafeError as error:
-        if isinstance(error, StoreUnavailableError) and rules.policy.outage == "run":
-            claim.notify(ev.Unprotected(admission.key))
-            return PassThrough(request)
-        if isinstance(error, CorruptRecordError | UsageError):
-            yield Log("error", str(error))
-        return Respond(rules.refuse_error(request, error))
+    return Asking(request, claim, admission)
+
+
+def not_claimed(
+    rules: HttpRules, asks: Asking, error: TwicesafeError
+) -> HttpFlow[PassThrough | Respond]:
+    """The receiver raised this instead of making the claim."""
+    if isinstance(error, StoreUnavailableError) and rules.policy.outage == "run":
+        asks.claim.notify(ev.Unprotected(asks.admission.key))
+        return PassThrough(asks.request)
+    if isinstance(error, CorruptRecordError | UsageError):
+        yield Log("error", str(error))
+    return Respond(rules.refuse_error(asks.request, error))
+
+
+def claimed(rules: HttpRules, asks: Asking) -> RunHandler | Respond:
+    """The claim is made, or its key is already answered."""
+    request, claim = asks.request, asks.claim
     if claim.is_new:
-        return RunHandler(Exchange(rules, admission.may_retry, request, claim))
+        return RunHandler(Exchange(rules, asks.admission.may_retry, request, claim))
     return Respond(rules.replay(request, claim.result))
 
 
@@ -230,18 +287,25 @@ class Exchange:
 
     def settle(self) -> HttpFlow[None]:
         """The response has ended, or has reached the length that it announced."""
+        return self._end(self.ending())
+
+    def ending(self) -> EndClaim:
+        """How the key ends with this response."""
         ending = self.recording.end()
         if ending is Ending.KEEP:
-            return self._end(CompleteClaim(self.claim, self.recording.result()))
+            return CompleteClaim(self.claim, self.recording.result())
         if ending is Ending.RELEASE:
-            return self._end(ReleaseClaim(self.claim))
-        return self.fail(ResponseCut("the response is shorter than it announced"))
+            return ReleaseClaim(self.claim)
+        return self._unknown(ResponseCut("the response is shorter than it announced"))
 
     def fail(self, error: BaseException) -> HttpFlow[None]:
         """The outcome is unknown."""
+        return self._end(self._unknown(error))
+
+    def _unknown(self, error: BaseException) -> EndClaim:
         if self.may_retry:
-            return self._end(LeaveClaim(self.claim, error))
-        return self._end(HoldClaim(self.claim, type(error).__qualname__))
+            return LeaveClaim(self.claim, error)
+        return HoldClaim(self.claim, type(error).__qualname__)
 
     def is_not_kept(self, *, lingered: bool) -> bool:
         """The client has disconnected. Can the edge stop taking the response?
@@ -274,20 +338,22 @@ class Exchange:
             return ExchangeEnded(None, error)
         return ExchangeEnded(self.rules.refuse(self.request, Problem("outcome-unknown")), error)
 
-    def _end(
-        self, command: CompleteClaim | ReleaseClaim | HoldClaim | LeaveClaim
-    ) -> HttpFlow[None]:
+    def _end(self, command: EndClaim) -> HttpFlow[None]:
         self.settled = True
-        return _recorded(command, self.recording.redact_error)
+        return self._recorded(command)
 
+    def _recorded(self, command: EndClaim) -> HttpFlow[None]:
+        try:
+            yield command
+        except TwicesafeError as error:
+            yield from self.told(error)
+        else:
+            yield from self.told(None)
 
-def _recorded(command: Any, redact_error: Exception | None) -> HttpFlow[None]:
-    """The client gets the response even if the store could not record it."""
-    try:
-        yield command
-    except ResultError:
-        pass  # recorded as done without its result, and observers were notified
-    except TwicesafeError as error:
-        yield Log("warning", f"a response was delivered that is not on record: {error}")
-    if redact_error is not None:
-        yield Log("error", "redact failed, so nothing was kept", redact_error)
+    def told(self, error: TwicesafeError | None) -> HttpFlow[None]:
+        """The client gets the response even if the store could not record it."""
+        if error is not None and not isinstance(error, ResultError):
+            # With a `ResultError` it is recorded as done without its result, and observers were notified.
+            yield Log("warning", f"a response was delivered that is not on record: {error}")
+        if self.recording.redact_error is not None:
+            yield Log("error", "redact failed, so nothing was kept", self.recording.redact_error)

@@ -27,7 +27,8 @@ _BARE_ITEM: Final = (
 _ITEM: Final = re.compile(
     rb"(" + _STRING + rb")(?:; *+[a-z*][a-z0-9_\-.*]*+(?:=" + _BARE_ITEM + rb")?)*"
 )
-_BARE: Final = re.compile(rb"[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]++")
+_BARE: Final = bytes(octet for octet in range(0x21, 0x7F) if octet not in b'",;\\')
+"""The octets of a value without quotes."""
 _LONGEST: Final = 4096
 """The most bytes of a field, with its parameters and escapes."""
 _TEXT: Final = re.compile(r"[\x20-\x7e]++")
@@ -59,7 +60,7 @@ def parse_key(lines: Sequence[bytes], *, strict: bool = False, most: int = 255) 
         key = _ESCAPED.sub(rb"\1", item[1][1:-1])
     elif strict:
         raise BadKey("the value must be a String of RFC 9651: put it into double quotes")
-    elif _BARE.fullmatch(text) is None:
+    elif text.translate(None, _BARE):
         raise BadKey(
             "a value without quotes is printable ASCII without blank, quote, comma, semicolon and "
             "backslash; put others into double quotes"
@@ -73,7 +74,7 @@ def parse_key(lines: Sequence[bytes], *, strict: bool = False, most: int = 255) 
 
 def field_of(key: str, *, strict: bool = False) -> str:
     """The field value for a key: bare if possible, because most servers expect that."""
-    if not strict and _BARE.fullmatch(key.encode("utf-8", "replace")) is not None:
+    if key and not strict and not key.encode("utf-8", "replace").translate(None, _BARE):
         return key
     return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
