@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable
 from functools import lru_cache
-from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from .message import HttpRequest
 
@@ -34,16 +34,12 @@ def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> st
             framed += len(value).to_bytes(8, "big"), value
     if empty:
         return ANONYMOUS
-    inner, outer = (begun.copy() for begun in _begun(secret))
-    inner.update(b"".join(framed))
-    outer.update(inner.digest())
-    digest: str = outer.hexdigest()
-    return digest
+    mac = _begun(secret).copy()
+    mac.update(b"".join(framed))
+    return mac.hexdigest()
 
 
 @lru_cache(8)
-def _begun(secret: bytes) -> tuple[Any, Any]:
-    """The two hashes of an HMAC, with the secret in them: `hmac` takes three times as long to copy its own."""
-    secret = sha256(secret).digest() if len(secret) > 64 else secret
-    inner, outer = (bytes(octet ^ pad for octet in secret.ljust(64, b"\0")) for pad in (0x36, 0x5C))
-    return sha256(inner + _DOMAIN), sha256(outer)
+def _begun(secret: bytes) -> hmac.HMAC:
+    """To start with the secret takes longer than the rest."""
+    return hmac.new(secret, _DOMAIN, "sha256")

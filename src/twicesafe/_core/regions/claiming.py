@@ -168,7 +168,7 @@ def claim(region: Region, ask: ClaimRequest) -> RegionFlow[Claimed]:
         doubtful = _in_doubt(epoch, row) or region.doubts(ask.owner, epoch, row)
         if row is not None and doubtful:
             _keep(region.doubted, ask.owner, epoch.number)
-        elif row is not None and _was_in_doubt(epoch, row):
+        elif row is not None and _was_in_doubt(row):
             region.remember(ask.owner, mark(epoch, RAN))  # another attempt
     sent = replace(ask, hold=True) if doubtful and region.unknown != "run" else ask
     answer: Claimed = yield On(HERE, sent)
@@ -222,7 +222,7 @@ def _took_over(answer: Claimed) -> bool:
     return answer.cause is Cause.LEASE_EXPIRED
 
 
-def _was_in_doubt(_: Epoch, row: Row) -> bool:
+def _was_in_doubt(row: Row) -> bool:
     """In this epoch or an older one: what runs again stays counted."""
     return row.error.startswith(DOUBT)
 
