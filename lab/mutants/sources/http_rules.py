@@ -33,8 +33,8 @@ break_source(
     "the scope secret is not used",
     bug="credentials are hashed without the secret: a reader of the store can test guesses",
     file="_core/http/credentials.py",
-    old="secret = sha256(secret).digest() if len(secret) > 64 else secret",
-    new='secret = b""',
+    old="hmac.new(secret, ",
+    new='hmac.new(b"", ',
     tests=[f"{SCOPE}::test_credentials_are_stored_as_a_keyed_hash"],
 )
 break_source(
