@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -158,14 +158,17 @@ def _outbox_to_kafka() -> tuple[list[str], list[str]]:
 
     from twicesafe import Outbox, OutboxRelay
 
-    with _postgresql() as url, shared("kafka").fresh() as target, Outbox.open(url) as outbox:
+    with (
+        _postgresql() as url,
+        shared("kafka").fresh() as target,
+        Outbox.open(url) as outbox,
+        closing(OutboxRelay.open(url, target)) as relay,
+    ):
         for number in range(3):
             with psycopg.connect(url) as connection, recorded() as added:
                 outbox.add(connection, topic="orders", body={"id": number}, key="order-1")
-            relay = OutboxRelay.open(url, target)
             with recorded() as published:
                 relay.drain()
-            relay.close()
     return added, published
 
 
