@@ -101,6 +101,10 @@ class Ledger:
 
     # -- at a start, and at an answer ---------------------------------------------------------
 
+    def start_without_epoch(self, region: str) -> None:
+        """The register has told the worker meanwhile that its region serves this home no more."""
+        broken("nothing starts after the cut", f"{region} starts, and serves no open epoch")
+
     def start(self, key: Key, region: str, epoch: int, fence: int) -> None:
         world = self._world
         now = world.wall()

@@ -177,7 +177,9 @@ class World(VirtualWorld):
         if answer.verdict is not Verdict.WON or self.now - sent > CLAIM_LEASE / 2000:
             return  # P7: an answer that comes late starts nothing
         epoch, _ = worker.region.known("eu")
-        assert epoch is not None
+        if epoch is None:
+            self.ledger.start_without_epoch(worker.name)
+            return
         self.ledger.start(ask.key, worker.name, epoch.number, answer.fence)
         if self.say:
             self.say(
