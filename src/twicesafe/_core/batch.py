@@ -45,7 +45,7 @@ from .commands import (
 from .delivery import claim_request, deliver, finish, granted, unprotected, without_claim
 from .duplicates import outcome_of, refusal
 from .outcome_recording import OutcomeRecording, retry_until_recorded
-from .protocol import Abandon, Ack, Claimed, ClaimRequest, Verdict
+from .protocol import Abandon, Claimed, ClaimRequest, Verdict
 from .settling import RELEASE_TIMEOUT, conclude, did_not_start, prepare
 
 __all__ = ["LINGER", "ask_all", "deliver_many", "job_of", "settle_all"]
@@ -53,7 +53,7 @@ __all__ = ["LINGER", "ask_all", "deliver_many", "job_of", "settle_all"]
 LINGER: Final = 0.05
 """Seconds that a finished item may wait to be recorded together with others."""
 
-_WON, _LEASE_EXPIRED, _OK = Verdict.WON, Cause.LEASE_EXPIRED, Ack.OK
+_WON, _LEASE_EXPIRED = Verdict.WON, Cause.LEASE_EXPIRED
 
 Answer: TypeAlias = Outcome[Any] | Raised
 Done: TypeAlias = tuple[int, ActiveClaim, Reply]
@@ -81,13 +81,10 @@ class _Batch:
         calls = self.calls
         leaders: dict[bytes, int] = {}
         at_once: list[int] = []
-        policy, is_exact = None, False
         for index, call in enumerate(calls):
-            if call.policy is not policy:  # most batches have one
-                policy, is_exact = call.policy, _is_exact(call)
             if leaders.setdefault(call.key.id, index) != index:
                 self.waiting.append(index)
-            elif is_exact:
+            elif _is_exact(call):
                 self.later.append(index)
             else:
                 at_once.append(index)
@@ -135,8 +132,7 @@ class _Batch:
                     won[index] = None
                 continue
             if reply.verdict is _WON:
-                is_first = reply.attempt == 1 and reply.cause is None
-                if late < call.policy.usable and (is_first or self._may_start(index, ask, reply)):
+                if late < call.policy.usable and self._may_start(index, ask, reply):
                     won[index] = granted(call, ask, reply, sent)
                     continue
                 unused.append(Abandon(ask.key.id, ask.owner, call.policy.retention_ms))
@@ -214,8 +210,7 @@ class _Batch:
                     self.stopped = self.stopped or _stop_of(reply)
                 else:
                     done.append((index, claim, reply))
-                    if type(reply) is not Returned:
-                        self.stopped = self.stopped or _stop_of(reply)
+                    self.stopped = self.stopped or _stop_of(reply)
             if done:
                 yield from settle_all(calls, done, self.answers)
             if unstarted:
@@ -251,7 +246,7 @@ def settle_all(
     """Record how these handlers ended, in one batch, and add the answer of each."""
     unused = []
     for index, claim, reply in done:
-        if type(reply) is not Returned and did_not_start(reply):
+        if did_not_start(reply):
             claim.settled, answers[index] = True, reply
             unused.append(Abandon(claim.key.id, claim.owner, calls[index].policy.retention_ms))
     if unused:
@@ -265,7 +260,7 @@ def settle_all(
     acks: list[Any] = yield PerformMany([ask for ask, _ in prepared])
     again: dict[int, OutcomeRecording] = {}
     for (index, claim, reply), (ask, _), ack in zip(done, prepared, acks, strict=True):
-        if ack is not _OK and isinstance(ack, Exception):
+        if isinstance(ack, Exception):
             again[index] = OutcomeRecording(claim, ask, ack, began, _until(reply, began))
         else:
             claim.settled = True

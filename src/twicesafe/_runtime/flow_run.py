@@ -133,8 +133,8 @@ class FlowRun:
         try:
             if self._jobs is not None:
                 self._close_jobs()
-            if self._claims:
-                self._runtime.keeper.remove_all(self._claims)
+            for claim in self._claims:
+                self._runtime.keeper.remove(claim)
             self._claims = []
             if self._flight is not None:
                 self._flights.end(self._flight, None)

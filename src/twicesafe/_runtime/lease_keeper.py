@@ -68,17 +68,12 @@ class LeaseKeeper:
         for claim in claims:
             live[claim] = claim.renewed + claim.lease / 3
         self._added += len(claims)
-        third = min([claim.lease for claim in claims]) / 3
+        third = min(claim.lease for claim in claims) / 3
         if not self._awake or third < self._pace or claims[0].renewed + third <= self._clock():
             self._rouse(third)
 
     def remove(self, claim: ActiveClaim) -> None:
         self._live.pop(claim, None)
-
-    def remove_all(self, claims: Sequence[ActiveClaim]) -> None:
-        live = self._live
-        for claim in claims:
-            live.pop(claim, None)
 
     def close(self) -> None:
         self._closed, self._awake = True, False

@@ -167,13 +167,6 @@ class ReceiverBase:
             require_signature(self.policy.signatures, key)
         return self.key(key)
 
-    def _key_maker(self) -> Callable[[KeyLike | None], Key]:
-        """`_delivered_key`, for all keys of a batch: they have one scope."""
-        if self._hidden is not None or not self._trusts_all:
-            return self._delivered_key
-        scope = (*scope_of_context(), *self._scope)
-        return lambda key: as_key(key, scope)
-
     def _call(
         self,
         key: Key,

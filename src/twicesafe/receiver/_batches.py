@@ -29,11 +29,10 @@ def calls_of(
     """One call per message; a message without a valid key becomes a failure."""
     calls: list[Call] = []
     bad: dict[int, Failure] = {}
-    full_key = receiver._key_maker()
     for index, message in enumerate(messages):
         full: Key | None = None
         try:
-            full = full_key(key(message))
+            full = receiver._delivered_key(key(message))
             run = functools.partial(handler, message)
             calls.append(receiver._call(full, run, profile, (message,), {}))
             if recover is not None:
@@ -46,14 +45,11 @@ def calls_of(
 def merged(
     count: int, calls: list[Call], answers: list[Outcome[Any] | Raised], bad: dict[int, Failure]
 ) -> list[Outcome[Any] | Failure]:
-    good = [
+    good = (
         Failure(answer.error, call.key) if isinstance(answer, Raised) else answer
         for call, answer in zip(calls, answers, strict=True)
-    ]
-    if not bad:
-        return good
-    rest = iter(good)
-    return [bad[index] if index in bad else next(rest) for index in range(count)]
+    )
+    return [bad[index] if index in bad else next(good) for index in range(count)]
 
 
 def whole(concurrency: object) -> int:

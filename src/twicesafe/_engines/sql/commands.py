@@ -48,13 +48,6 @@ class Change(msgspec.Struct, gc=False):
     args: tuple[Any, ...] = ()
 
 
-class ChangeEach(msgspec.Struct, gc=False):
-    """One statement for each of several rows of values: the reply is how many rows they changed in all."""
-
-    sql: str
-    args: list[tuple[Any, ...]]
-
-
 # On disk, states and causes are small numbers. Numbers are never reused or reordered.
 STATES: Final[tuple[State, ...]] = (
     State.IN_PROGRESS,

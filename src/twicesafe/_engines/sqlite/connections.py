@@ -19,7 +19,7 @@ from ..._forking import around_fork
 from ...errors import StoreError
 from ...stores._base import Program
 from ...stores._group_commit import GroupCommit
-from ..sql.commands import ChangeEach, Query
+from ..sql.commands import Query
 from .database_file import DatabaseFile
 
 __all__ = ["SqliteConnections"]
@@ -133,8 +133,7 @@ class SqliteConnections:
             writer.close()
 
     def _executor(self, cursor: sqlite3.Cursor) -> Callable[[Any], Any]:
-        run, run_each = cursor.execute, cursor.executemany
-        connection, tap = cursor.connection, self._tap
+        run, connection, tap = cursor.execute, cursor.connection, self._tap
 
         def execute(command: Any) -> Any:
             if command.sql == "ROLLBACK" and not connection.in_transaction:
@@ -142,9 +141,8 @@ class SqliteConnections:
                 return 0
             if tap is not None:
                 tap("before", command)
-            kind = type(command)
-            (run_each if kind is ChangeEach else run)(command.sql, command.args)
-            reply = cursor.fetchall() if kind is Query else cursor.rowcount
+            run(command.sql, command.args)
+            reply = cursor.fetchall() if type(command) is Query else cursor.rowcount
             if tap is not None:
                 tap("after", command)
             return reply

@@ -19,16 +19,7 @@ from ..._values.clocks import since_boot, wall_clock
 from ..._values.records import Row, State
 from ...errors import StoreError
 from ...stores._base import Program
-from ..sql.commands import (
-    COLUMNS,
-    PRESENT,
-    Change,
-    ChangeEach,
-    Query,
-    number_of,
-    present_from,
-    scope_text,
-)
+from ..sql.commands import COLUMNS, PRESENT, Change, Query, number_of, present_from, scope_text
 from ..sql.layouts import NARROW, Layout
 from ..sql.migrations import RecordsSchema, Schema
 from ..sql.moving import RecordMoves
@@ -55,10 +46,7 @@ RECORDED: Final = "state, fence, attempt, changed_at, expires_at, cause, fingerp
 """The columns of a recorded answer. The driver names every column of every reply, so there are few."""
 
 PEEKED: Final = 100
-"""Keys that one statement looks up, and requests that one call of the driver writes."""
-
-_REPEATABLE: Final = (ClaimRequest, Complete)
-"""Requests of a batch, each of which its owner may repeat."""
+"""Keys that one statement looks up."""
 
 
 class SqliteSchema(Schema):
@@ -260,27 +248,6 @@ class SqlitePrograms(SqlPrograms):
         """Many requests, for one transaction; each sees what those before it wrote."""
         answers: list[Any] = []
         now = self.now()
-        for start in range(0, len(asks), PEEKED):
-            some = asks[start : start + PEEKED]
-            answers += (yield from self._alike(some, now)) or (yield from self._each(some, now))
-        return answers
-
-    def _alike(self, asks: Sequence[Request], now: int) -> Program[list[Any] | None]:
-        """All of these by one call of the driver. None: they are not all the common case of one kind.
-
-        Some may be written even then. To repeat them changes nothing: their owner gets the same answer (P2).
-        """
-        kind, *others = set(map(type, asks))
-        if others or kind not in _REPEATABLE:
-            return None
-        common = self.common_cases[kind]
-        rows = [values for ask in asks if (values := common.values(ask, now)) is not None]
-        if len(rows) < len(asks) or (yield ChangeEach(common.sql, rows)) < len(rows):
-            return None
-        return list(map(common.answer, rows))
-
-    def _each(self, asks: Sequence[Request], now: int) -> Program[list[Any]]:
-        answers: list[Any] = []
         for ask in asks:
             common = self.common_cases.get(type(ask))
             values = None if common is None else common.values(ask, now)
