@@ -37,7 +37,9 @@ def epoch(root: Path, commit: str = "HEAD") -> int:
 def sources(root: Path, into: Path, commit: str = "HEAD") -> Path:
     """What git has of this commit, in a new folder."""
     with tarfile.open(fileobj=BytesIO(git(root, "archive", commit))) as archive:
-        archive.extractall(into, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(into)
     return into
 
 

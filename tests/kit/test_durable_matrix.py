@@ -134,7 +134,7 @@ def test_a_transaction_passes_on_the_users_own_store(tmp_path: Path) -> None:
 
 
 def test_a_flow_that_is_suspended_says_what_to_do() -> None:
-    @receiver.durable(key="order", scope=["shop"])
+    @receiver.durable(key="order", scope=["nights"])
     def sleeps(steps: Steps, order: str) -> None:
         steps.sleep("night", 86_400)
 

@@ -294,8 +294,8 @@ break_source(
     "an unknown outcome runs again",
     bug="a cut response lets a retry run on every route",
     file=FLOW,
-    old="        if self.may_retry:\n            return self._end(LeaveClaim(self.claim, error))\n",
-    new="        return self._end(LeaveClaim(self.claim, error))\n",
+    old="        if self.may_retry:\n            return LeaveClaim(self.claim, error)\n",
+    new="        return LeaveClaim(self.claim, error)\n",
     tests=["tests/http/test_flow.py::test_every_ending_tells_the_store_and_the_client"],
 )
 break_source(

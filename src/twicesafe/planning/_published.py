@@ -18,8 +18,8 @@ BYTES_PER_KEY: Final = {
     "postgresql": 636.485632,
     "valkey": 390.525512,
     "mariadb": 583.008256,
-    "dynamodb": 390.0,
-    "mongodb": 483.0,
+    "dynamodb": 371.0,
+    "mongodb": 453.0,
 }
 SWEEP_SECONDS: Final = {
     "sqlite": 3.660355785978027e-05,
