@@ -346,8 +346,8 @@ class FlowRun:
             if self.cancelled is not None:
                 return [(index, NotStarted()) for index, _ in command.jobs]
             for _, job in command.jobs:
-                assert job.claim is not None
-                self.hold(job.claim)
+                if job.claim is not None:  # outage="run": without a claim
+                    self.hold(job.claim)
             self._jobs = Jobs(self, command)
         assert self._jobs is not None
         stop = command.stop or self.cancelled is not None
