@@ -236,6 +236,8 @@ class World(VirtualWorld):
         else:
             source, move = epoch.source or source, move._replace(to=epoch.region)
             flow = failover.settle(move, lost=kind == "give up")
+            # From now on: an operator who dies may have written it before.
+            self.ledger.given_up |= kind == "give up"
         places = {SOURCE: source, TARGET: move.to, REGISTER: REGISTER}
         operator = Actor()
         if self.say:
@@ -256,7 +258,6 @@ class World(VirtualWorld):
             self.say(f"«      {kind}: {found}")
         if isinstance(found, Copied):
             self.ledger.settled(found, self._serving().number)
-        self.ledger.given_up |= kind == "give up"
 
     def _happen(self, incident: Incident) -> None:
         kind, target, until = incident.kind, incident.target, self.now + incident.seconds
