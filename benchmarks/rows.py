@@ -76,6 +76,8 @@ def _other_clock(mine: Measured, gains: bool) -> str:
     """Processor time where wall time judges, and the other way round."""
     name, timing = ("processor", mine.processor) if mine.clock == "wall" else ("wall", mine.wall)
     assert timing is not None
+    if not timing.seconds.median:  # it is another process that works
+        return ""
     ratio = _shown(timing.ratio, gains).median
     return f"{name} {number(ratio)}×, {duration(timing.seconds.median)}"
 
