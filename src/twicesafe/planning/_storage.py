@@ -38,9 +38,11 @@ _SCHEMES: Final = {
     "valkeys": "valkey",
     "dynamodb": "dynamodb",
     "mongodb": "mongodb",
+    "etcd": "etcd",
+    "etcds": "etcd",
 }
 _IN_MEMORY: Final = frozenset({"valkey"})
-_EXPIRES_BY_ITSELF: Final = frozenset({"valkey", "dynamodb", "mongodb"})
+_EXPIRES_BY_ITSELF: Final = frozenset({"valkey", "dynamodb", "mongodb", "etcd"})
 
 FORK: Final = 2
 """While a server like Redis saves its data, it may use up to twice its memory, as its manual says. The
