@@ -169,7 +169,7 @@ class RecordScan:
         self._bytes += sum(sizes)
 
     def _listed(self, number: int, node: _Node, reply: Any) -> bool:
-        """Take the reply to SCAN; whether there is such a node."""
+        """Take the reply to SCAN. False: the server has no node of this number."""
         if reply is None:
             return False
         if (number + 1) % NODES == 0 and node.cursor == b"0":

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["QUESTIONS", "rows_of"]
 
 TO_VALUE: Final = 308
-"""The value of a key ends within so many bytes of its record."""
+"""Of a record, so many bytes are read: the value of its key is in them."""
 TRAILS: Final = 1000
 """Audit trails that are read in one round trip."""
 COMPLETED: Final = COMPACT[1]

@@ -90,7 +90,7 @@ class DatabaseFile:
     def look(self) -> None:
         """Only the path can tell: a folder that was moved, or another target of a symbolic link,
         leaves the open file as it was."""
-        self.next_look = 0.0  # a file that is gone is looked for at every call
+        self.next_look = 0.0  # look at every call until the file is back
         looked = time.monotonic()
         try:
             here: tuple[int, int] = os.stat(self._encoded)[1:3]  # its number and its device
