@@ -22,7 +22,7 @@ from tests.servers.ministack import S3, Dynamodb, Ministack
 from tests.servers.mirrormaker import MirrorMaker
 from tests.servers.nats import Nats
 from tests.servers.postgres import Postgres
-from tests.servers.process import NoServerError, Server, at_end, free_port
+from tests.servers.process import NoServerError, PortTakenError, Server, at_end, free_port
 from tests.servers.rabbitmq import RabbitMQ
 from tests.servers.valkey import Redis7, Valkey, ValkeyCluster, ValkeySentinel
 
@@ -50,15 +50,24 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "s3": S3,
 }
 
+PORT_TRIES = 3
+
 _shared: dict[str, Any] = {}
 
 
 def launch(engine: str, **settings: str) -> Any:
     """Your own server, running. Raises `NoServerError` where there is none."""
-    server = ENGINES[engine](**settings)
-    server.prepare()
-    server.start()
-    at_end(server.remove)
+    for left in reversed(range(PORT_TRIES)):
+        server = ENGINES[engine](**settings)
+        server.prepare()
+        at_end(server.remove)
+        try:
+            server.start()
+        except PortTakenError:
+            if not left:
+                raise
+        else:
+            break
     return server
 
 

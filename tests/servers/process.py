@@ -35,6 +35,10 @@ class NoOptionalServerError(NoServerError):
     optional = True
 
 
+class PortTakenError(NoServerError):
+    """Another process took the port between our look and the server's start."""
+
+
 class Server:
     """One engine at one URL. `restart` and `kill` are for tests of what happens then."""
 
@@ -93,7 +97,9 @@ class Server:
                 why = error
             time.sleep(0.02)
         self.kill()
-        raise NoServerError(f"{self.name} did not start ({why}):\n{self.log()[-2000:]}")
+        said = self.log()[-2000:]
+        error = PortTakenError if "address already in use" in said.lower() else NoServerError
+        raise error(f"{self.name} did not start ({why}):\n{said}")
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")

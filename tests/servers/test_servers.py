@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import ENGINES
+from tests.servers import ENGINES, free_port, process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,6 +42,19 @@ def test_a_killed_server_comes_back_on_its_port_with_what_it_kept(
     assert not server.running
     server.start()
     assert server.client().get("a") == b"1"
+
+
+@pytest.mark.parametrize("settings", [{}, {"cluster_enabled": "yes"}], ids=["alone", "cluster"])
+def test_a_server_whose_port_was_taken_meanwhile_gets_another(
+    settings: dict[str, str], own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        ports = iter([taken])
+        monkeypatch.setattr(process, "free_port", lambda: next(ports, None) or free_port())
+        server = own_server("valkey", **settings)
+    assert server.running
+    assert server.port != taken
 
 
 def test_nothing_survives_a_run_that_is_killed() -> None:

@@ -39,6 +39,8 @@ class Valkey(Server):
         self._program = program or self.find()
         super().__init__()
         self._settings = {"save": "", "appendonly": "no"} | settings
+        if "cluster_enabled" in settings:  # else it takes port + 10000, which another may have
+            self._settings.setdefault("cluster_port", str(free_port()))
         self._numbers = itertools.count(1)
         self.url = f"redis://127.0.0.1:{self.port}/0"
 
@@ -162,11 +164,7 @@ class ValkeyCluster(_Several):
 
     def __init__(self, **settings: str) -> None:
         def node() -> Valkey:
-            return Valkey(
-                cluster_enabled="yes",
-                cluster_port=str(free_port()),
-                **{"cluster_node_timeout": "10000"} | settings,
-            )
+            return Valkey(cluster_enabled="yes", **{"cluster_node_timeout": "10000"} | settings)
 
         super().__init__([node() for _ in range(3)])
         self._joined = False
