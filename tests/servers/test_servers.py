@@ -48,7 +48,8 @@ def test_a_killed_server_comes_back_on_its_port_with_what_it_kept(
 def test_a_server_whose_port_was_taken_meanwhile_gets_another(
     settings: dict[str, str], own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
         taken = other.getsockname()[1]
         ports = iter([taken])
         monkeypatch.setattr(process, "free_port", lambda: next(ports, None) or free_port())
