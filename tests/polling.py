@@ -8,9 +8,11 @@ from collections.abc import Callable
 __all__ = ["until"]
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Give others the processor until the condition holds."""
-    limit = time.monotonic() + seconds
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Give others the processor until the condition holds. The limit is for what hangs: a process may take
+    20 seconds to start on a busy machine."""
+    began, pause = time.monotonic(), 0.001
     while not condition():
-        assert time.monotonic() < limit, "it never happened"
-        time.sleep(0.001)
+        assert time.monotonic() - began < seconds, "it never happened"
+        time.sleep(pause)
+        pause = min(pause * 1.1, 0.02)

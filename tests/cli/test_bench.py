@@ -188,7 +188,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, kind: signal.Signals):
     assert list(tmp_path.glob("*_bench_*"))
     process.send_signal(kind)
     try:
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     finally:
         process.kill()
         process.wait()

@@ -154,16 +154,14 @@ def test_mistakes_are_usage_errors(line: Line, stream: Stream) -> None:
 def test_a_signal_ends_it_in_good_order(stream: Stream, line: Line) -> None:
     stream.send("a")
     words = [sys.executable, "-m", "twicesafe", "consume", f"{stream.module}:say"]  # type: ignore[attr-defined]
-    process = subprocess.Popen(
-        [*words, "--from", stream.url, "--store", line.url, "--json"], stdout=subprocess.PIPE
-    )
-    try:
-        until(lambda: Path("charged.txt").exists())
-        process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    command = [*words, "--from", stream.url, "--store", line.url, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            until(lambda: Path("charged.txt").exists())
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 0
     assert b'"ran": 1' in out
 

@@ -245,7 +245,7 @@ def test_a_worker_ends_with_its_parent_even_in_mid_work(tmp_path: Path):
     assert [report.what for report in said] == ["ready", "started", "struck"]
     assert worker.poll() is None
     worker.stdin.close()  # all that a dead parent does
-    assert worker.wait(timeout=10) == 0
+    assert worker.wait(timeout=60) == 0
     worker.stdout.close()
     assert len(charges_of(OpenBank, tmp_path)) == 1
 

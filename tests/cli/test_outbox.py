@@ -181,7 +181,7 @@ def test_a_running_relay_ends_well_on_sigterm(line: Line, valkey_url: str):
         while outbox.depth().pending:
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
         assert process.returncode == 0
         assert b'"published": 1' in out
         assert outbox.depth().relays == 0

@@ -106,7 +106,7 @@ def test_sweep_goes_on_until_it_is_stopped(line: Line, receiver: Receiver, numbe
     with subprocess.Popen([*command, "--store", line.url], stdout=subprocess.PIPE) as process:
         rounds = [json.loads(process.stdout.readline()) for _ in range(3)]
         process.send_signal(number)
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
     assert [r["removed"] for r in rounds] == [3, 0, 0]
     assert process.returncode == 0
 

@@ -63,13 +63,13 @@ def test_while_the_first_is_running_the_client_waits_as_retry_after_says(
 
     def slow(_: Any) -> Answer:
         begun.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return Answer(body=[b"done"])
 
     stage.handler = slow
     server = flaky(behind=stage.server.port)
     running = stage.later("given")
-    assert begun.wait(20)
+    assert begun.wait(60)
 
     plain = library.wait
 
@@ -182,7 +182,7 @@ def test_a_server_that_says_nothing_is_asked_again_after_the_time_out(
     go = threading.Event()
 
     def slow(_: Any) -> Answer:
-        assert go.wait(20)
+        assert go.wait(60)
         return Answer(body=[b"done"])
 
     stage.handler = slow
@@ -206,7 +206,7 @@ def test_a_server_that_says_nothing_is_asked_again_after_the_time_out(
 
 def test_the_deadline_ends_an_attempt_too(library: Library, flaky: Make, stage: Stage):
     go = threading.Event()
-    stage.handler = lambda _: Answer(body=[b"x" if go.wait(20) else b"y"])
+    stage.handler = lambda _: Answer(body=[b"x" if go.wait(60) else b"y"])
     server = flaky(behind=stage.server.port)
     with pytest.raises(ERRORS) as caught:
         library.send(server.url, policy=QUICK.replace(deadline=0.2))

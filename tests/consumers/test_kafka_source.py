@@ -547,7 +547,7 @@ def test_close_ends_a_fetch_that_waits(open_source: Callable[..., KafkaSource]):
     waiting.start()
     until(lambda: source._member is not None)
     source.close()
-    waiting.join(20)
+    waiting.join(60)
     assert ended == [[]]
 
 

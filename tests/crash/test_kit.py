@@ -231,7 +231,7 @@ def test_an_interrupt_in_the_lane_leaves_no_companion_unanswered():
         turns.append(requests)
         if len(turns) == 1:
             flying.set()
-            gathered.wait(20)
+            gathered.wait(60)
             return ["first"]
         if len(turns) == 2:
             raise KeyboardInterrupt
@@ -248,14 +248,14 @@ def test_an_interrupt_in_the_lane_leaves_no_companion_unanswered():
 
     threads = [threading.Thread(target=call, args=(name,)) for name in ("a", "b", "c")]
     threads[0].start()
-    flying.wait(20)
+    flying.wait(60)
     for thread in threads[1:]:
         thread.start()
     while len(lane._line) < 2:
         threading.Event().wait(0.001)
     gathered.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     hit = [name for name, answer in answers.items() if answer is KeyboardInterrupt]
     assert len(hit) == 1
     spared = ({"b", "c"} - set(hit)).pop()

@@ -230,10 +230,10 @@ def test_an_undo_waits_for_steps_that_run_and_no_other_one_starts() -> None:
                 refused.set()
 
         threading.Thread(target=branch).start()
-        assert started.wait(30)
+        assert started.wait(60)
         steps.abort("changed my mind")
 
     with pytest.raises(CompensatedError):
         checkout("o")
-    assert refused.wait(30)
+    assert refused.wait(60)
     assert told == ["slow", "undo slow"]

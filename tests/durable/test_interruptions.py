@@ -232,7 +232,7 @@ def test_the_threads_of_a_completer_count_together(monkeypatch: pytest.MonkeyPat
         raise CorruptRecordError("no arguments")
 
     def parked(*_: Any) -> Any:
-        both.wait(30)
+        both.wait(60)
         return True
         yield
 
@@ -302,14 +302,14 @@ def test_a_run_whose_claim_is_lost_is_not_suspended() -> None:
 
     def slow() -> None:
         started.set()
-        assert lost.wait(30)
+        assert lost.wait(60)
         time.sleep(0.1)
 
     @receiver.durable(key="order", scope=("x",))
     def checkout(steps: Steps, order: str) -> Any:
         with ThreadPoolExecutor(2) as pool:
             branches = [pool.submit(steps.run, "slow", slow), pool.submit(steps.wait, "go")]
-            assert started.wait(30)
+            assert started.wait(60)
             steps._state.claim.expires = 0.0
             lost.set()
             return [each.result() for each in branches]

@@ -373,7 +373,7 @@ def test_a_blocking_step_that_takes_too_long_ends_before_its_run() -> None:
     gate, ended = threading.Event(), threading.Event()
 
     def slow() -> str:
-        gate.wait(30)
+        gate.wait(60)
         ended.set()
         return "late"
 

@@ -170,9 +170,9 @@ def test_a_short_wait_happens_in_place() -> None:
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(checkout("a")))
     thread.start()
-    assert waiting.wait(30)
+    assert waiting.wait(60)
     receiver.signal(checkout.key("a"), "approval", 7)
-    thread.join(30)
+    thread.join(60)
     assert answers == [(7, None)]
 
 
@@ -483,7 +483,7 @@ def test_the_completer_runs_until_it_is_stopped() -> None:
 
     with receiver.completer(every=0.01) as completer:
         key = checkout.submit("a")
-        assert ran.wait(30)
+        assert ran.wait(60)
         until(lambda: receiver.record(key).state is State.COMPLETED)  # type: ignore[union-attr]
     completer.stop()
     with pytest.raises(ValueError, match="every"):
@@ -492,7 +492,7 @@ def test_the_completer_runs_until_it_is_stopped() -> None:
     thread = threading.Thread(target=foreground.run)
     thread.start()
     foreground.stop()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -525,13 +525,13 @@ def test_a_run_that_takes_long_does_not_keep_the_completer_from_others() -> None
             ran.set()
             return
         began.set()
-        assert ends.wait(30)
+        assert ends.wait(60)
 
     with receiver.completer(every=0.01, concurrency=2):
         checkout.submit("slow")
-        assert began.wait(30)
+        assert began.wait(60)
         checkout.submit("quick")
-        assert ran.wait(30), "the quick run waited for the slow one"
+        assert ran.wait(60), "the quick run waited for the slow one"
         ends.set()
 
 
@@ -570,7 +570,7 @@ def test_a_run_may_stop_its_completer() -> None:
 
     with completer:
         checkout.submit("a")
-        assert stopped.wait(30)
+        assert stopped.wait(60)
 
 
 def test_an_async_run_may_stop_its_completer() -> None:

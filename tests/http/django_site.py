@@ -151,13 +151,13 @@ def stream(request: Any, kind: str) -> HttpResponse:
     seen.append(kind)
     if kind == "late":
         entered.set()
-        gate.wait(20)
+        gate.wait(60)
 
     def parts() -> Any:
         yield b"1"
         if kind == "gated":
             entered.set()
-            gate.wait(20)
+            gate.wait(60)
         if kind == "cut":
             raise OSError("cut")
         if kind == "long":
@@ -194,7 +194,7 @@ def file(request: Any) -> HttpResponse:
 def slow(request: Any) -> HttpResponse:
     seen.append("slow")
     entered.set()
-    gate.wait(20)
+    gate.wait(60)
     return HttpResponse("slow")
 
 

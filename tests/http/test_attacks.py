@@ -98,12 +98,12 @@ def test_waiters_are_bounded(play: Play):
 
     def slow(_: Seen) -> Answer:
         inside.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return Answer(body=[b"slow"])
 
     stage.handler = slow
     first = stage.later("k")
-    assert inside.wait(10)
+    assert inside.wait(60)
     others = [stage.later("k") for _ in range(30)]
     while sum(each.done() for each in others) < 25:
         assert not first.done()

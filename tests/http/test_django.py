@@ -232,7 +232,7 @@ def test_a_client_that_goes_away_loses_nothing(site: Site, edge: str):
         seen.clear(), entered.clear(), gate.clear()
         with site.stage.connect() as connection:
             connection.sendall(site.stage.request(path, b"{}", "POST", path))
-            assert entered.wait(20)
+            assert entered.wait(60)
         gate.set()
         while (reply := site.send(path, path)).problem == "in-progress":  # until the view ends
             pass
@@ -307,7 +307,7 @@ def test_asgi_a_stream_whose_client_went_away_is_held(tmp_path: Path):
     site = Site("asgi", tmp_path)
     with site.stage.connect() as connection:
         connection.sendall(site.stage.request("k", b"{}", "POST", "/stream-async/gated"))
-        assert entered.wait(20)
+        assert entered.wait(60)
     while (problem := site.send("k", "/stream-async/gated").problem) == "in-progress":
         pass
     assert problem == "outcome-unknown"

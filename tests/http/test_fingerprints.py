@@ -254,12 +254,12 @@ def test_another_payload_during_execution_is_neither_run_nor_queued(stage: Stage
 
     def slow(_: object) -> Answer:
         inside.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return Answer()
 
     stage.handler = slow
     first = stage.later("k")
-    assert inside.wait(10)
+    assert inside.wait(60)
     assert stage.send("k", b"other").problem == "key-reused"
     go.set()
     assert first.result().status == 201

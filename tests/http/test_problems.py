@@ -51,12 +51,12 @@ def provoke(play: Play, edge: str, case: str, **settings: object) -> Reply:
 
             def slow(_: Seen) -> Answer:
                 inside.set()
-                assert go.wait(10)
+                assert go.wait(60)
                 return Answer()
 
             stage.handler = slow
             first = stage.later(key)
-            assert inside.wait(10)
+            assert inside.wait(60)
             reply = stage.send(key)
             go.set()
             first.result()

@@ -165,7 +165,7 @@ def test_a_stream_whose_client_went_away_is_recorded(stage: Stage, outer: Any):
 def test_background_tasks_and_files(stage: Stage, tmp_path: Any):
     shop = Shop(stage)
     assert [stage.send("k", b"", "POST", "/later").body for _ in range(2)] == [b"x", b"x"]
-    assert shop.background.wait(10)
+    assert shop.background.wait(60)
     large = tmp_path / "large"
     large.write_bytes(bytes(range(256)) * 1000)
     shop.file = str(large)

@@ -39,7 +39,7 @@ def test_a_response_in_pieces_is_replayed_in_one(stage: Stage, count: int, ends_
 def test_events_are_not_held_back_and_a_retry_does_not_hang(stage: Stage):
     go = threading.Event()
     stage.handler = lambda _: Answer(
-        200, EVENTS, [b"data: 1\n\n", lambda: go.wait(10), b"data: 2\n\n", b""]
+        200, EVENTS, [b"data: 1\n\n", lambda: go.wait(60), b"data: 2\n\n", b""]
     )
     with stage.connect() as connection:
         connection.sendall(stage.request("k"))

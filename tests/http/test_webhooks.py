@@ -203,12 +203,12 @@ def test_a_delivery_during_the_first_comes_back_later(play: Play, sender: str):
 
     def slow(_: Seen) -> Answer:
         begun.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return Answer()
 
     stage.handler = slow
     first = stage.pool.submit(deliver, stage, sender, "e-1")
-    assert begun.wait(20)
+    assert begun.wait(60)
     assert deliver(stage, sender, "e-1", 2).problem == "in-progress"
     go.set()
     assert first.result(20).status == 201

@@ -33,7 +33,7 @@ def test_a_duplicate_waits_for_the_first_and_replays(shop_of: Callable[[str], Sh
 
     def slow() -> str:
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return "first"
 
     def first() -> None:
@@ -48,13 +48,13 @@ def test_a_duplicate_waits_for_the_first_and_replays(shop_of: Callable[[str], Sh
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     threads[0].start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     threads[1].start()
     threads[1].join(0.2)
     assert threads[1].is_alive()
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert sorted((o.value, o.replayed) for o in outcomes) == [("first", False), ("first", True)]
 
 
@@ -77,7 +77,7 @@ def test_a_duplicate_takes_over_when_the_first_rolls_back(
     thread.join(0.1)
     assert thread.is_alive()
     one.rollback()
-    thread.join(10)
+    thread.join(60)
     assert verdicts == [True]
 
 

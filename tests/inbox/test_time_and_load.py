@@ -106,7 +106,7 @@ def test_a_sweep_beside_deliveries_leaves_no_bare_win(shop_of: ShopOf, kind: str
             until(lambda least=least: swept >= least, 60)
     finally:
         done.set()
-        sweeper.join(20)
+        sweeper.join(60)
     assert fences == sorted(set(fences))
     assert shop.credits == [1] * len(fences)
 
@@ -182,7 +182,7 @@ def test_other_content_that_comes_at_once_is_refused(shop_of: ShopOf, kind: str)
     thread.join(0.1)
     assert thread.is_alive()
     one.commit()
-    thread.join(20)
+    thread.join(60)
     assert [type(error) for error in met] == [FingerprintMismatchError]
 
 

@@ -156,12 +156,12 @@ def test_a_deferred_write_that_has_just_been_committed_counts_once(lean_shop: Sh
     def write_and_linger(one: core.DeferredWrite) -> None:
         write(one)
         committed.set()
-        assert delivered.wait(30)
+        assert delivered.wait(60)
 
     deferred._write = write_and_linger
     with pytest.raises(ValueError, match="no"), shop.door.transaction():
         shop.process("m-1", fail)
-    assert committed.wait(30)
+    assert committed.wait(60)
     try:
         with shop.door.transaction():
             assert shop.process("m-1", shop.credit()).attempt == 2

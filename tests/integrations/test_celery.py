@@ -212,7 +212,7 @@ def test_a_killed_child_process_is_a_counted_attempt(
         assert fatal.delay().get(200) == [2, "lease_expired"]
     finally:
         worker.terminate()
-        worker.wait(30)
+        worker.wait(60)
     receiver.close()
     app.close()
 

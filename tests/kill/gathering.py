@@ -42,7 +42,7 @@ class Crowd:
 
     def end(self) -> None:
         for process in self._processes:
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
 
 
 @contextmanager

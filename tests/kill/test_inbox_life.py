@@ -70,7 +70,7 @@ def test_a_process_that_is_terminated_in_mid_work_leaves_nothing(
     with worker:
         assert worker.stdout.readline() == "at it\n"
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == status
+        assert worker.wait(60) == status
     life = Life(shop_url)
     try:
         assert life.deliver("m-1", "whole") == "whole"

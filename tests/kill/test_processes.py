@@ -34,7 +34,7 @@ def test_eight_processes_open_a_fresh_store_and_one_migrates_it(store_url: str):
         assert opener.stdin is not None
         opener.stdin.write("go\n")
         opener.stdin.flush()
-    told = [json.loads(opener.communicate(timeout=30)[0]) for opener in openers]
+    told = [json.loads(opener.communicate(timeout=60)[0]) for opener in openers]
     assert [opener.returncode for opener in openers] == [0] * 8
     migrated = 0 if store_url.startswith("redis") else 1  # Redis has no schema
     assert sorted(map(len, told)) == [0] * 7 + [migrated]

@@ -347,7 +347,7 @@ def test_deliveries_that_wait_for_each_other_are_reported(
 
     def waits(item: str) -> str:
         if shop.lines and threading.current_thread() is not threading.main_thread():
-            once.wait(20)
+            once.wait(60)
         return shop.append(item)
 
     try:

@@ -88,7 +88,7 @@ def test_a_conflict_is_a_wait_or_a_refusal(bench: Bench, page: Page):
     receiver = receiver.options(policy=receiver.policy.replace(in_flight="reject"))
     counter = Counter()
     first = bench.start(bench.call, receiver.process, "k", bench.in_mode(counter.slow))
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     with pytest.raises(StillInProgressError):
         bench.call(receiver.process, "k", bench.in_mode(counter.quick))
     counter.go_on.set()

@@ -140,7 +140,7 @@ def test_who_names_the_schema_and_who_does_not_keep_one_order(postgres_url: str)
         thread.start()
         assert not added.wait(0.1)
         first.commit()
-        assert added.wait(20)
+        assert added.wait(60)
         thread.join()
 
 

@@ -218,7 +218,7 @@ def test_who_stops_gives_its_store_time_to_come_back(
     monkeypatch.setattr(relay.own._port, "perform", away)
     put("1", key="k")
     relay.start()
-    assert failed.wait(20)
+    assert failed.wait(60)
     threading.Timer(0.3, back.set).start()
     relay.stop()
     assert broker.bodies == ["1"]
@@ -268,7 +268,7 @@ def lock_out(url: str, failed: threading.Event) -> None:
     holder.execute("BEGIN EXCLUSIVE")
 
     def let_go() -> None:
-        failed.wait(20)
+        failed.wait(60)
         holder.rollback()
         holder.close()
 

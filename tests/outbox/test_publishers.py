@@ -149,7 +149,7 @@ async def test_rabbitmq(rabbitmq: Any, rabbitmq_url: str):
     publisher: Any = open_publisher(rabbitmq_url)
     sent = [message(f"{n}") for n in range(20)]
     assert await publisher.publish(sent) == [None] * 20
-    got = [await queue.get(timeout=20) for _ in range(20)]
+    got = [await queue.get(timeout=60) for _ in range(20)]
     assert [m.body for m in got] == [m.body for m in sent]
     assert got[0].message_id == sent[0].id
     assert got[0].headers["twicesafe-key"] == "k"
@@ -158,7 +158,7 @@ async def test_rabbitmq(rabbitmq: Any, rabbitmq_url: str):
     first, other = await publisher.publish([message("1", topic="absent"), message("3", "k2")])
     assert type(first).__name__ == "PublishError"
     assert other is None
-    assert (await queue.get(timeout=20)).body == b"3"
+    assert (await queue.get(timeout=60)).body == b"3"
     await publisher.close()
     await connection.close()
 

@@ -276,7 +276,7 @@ def test_while_the_broker_is_away_no_attempt_is_counted(
 
     put("1", "2", key="k")
     relay = mode.relay(broker, max_attempts=1, observers=[observe]).start()
-    assert failed.wait(20)
+    assert failed.wait(60)
     assert outbox.depth().resting_lanes == 0
     broker.away = None
     broker.wait_for(2)
@@ -378,17 +378,17 @@ def test_stop_ends_what_is_under_way_first(
     class Slow(Broker):
         def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
             entered.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
             return super().publish(messages)
 
     slow = Slow()
     put("1")
     relay = mode.relay(slow, lease=3).start()
-    assert entered.wait(20)
+    assert entered.wait(60)
     stopping = threading.Thread(target=relay.stop)
     stopping.start()
     go_on.set()
-    stopping.join(20)
+    stopping.join(60)
     assert not stopping.is_alive()
     assert slow.bodies == ["1"]
     assert outbox.depth() == type(outbox.depth())(0, 0.0, 0, 0, 0, 0)
@@ -451,7 +451,7 @@ def test_a_sleeping_relay_is_woken_by_an_add(postgres_url: str):
                 assert sleeper.is_alive()
             with connection.transaction():
                 outbox.add(connection, topic="t", body="")
-        assert woken.wait(20)
+        assert woken.wait(60)
         sleeper.join()
 
 

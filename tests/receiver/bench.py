@@ -199,7 +199,7 @@ class Counter:
         with self._lock:
             self.runs += 1
         self.entered.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(60)
         return self.value
 
     def failing(self, *_: Any, **__: Any) -> Any:

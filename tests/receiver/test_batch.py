@@ -135,7 +135,7 @@ def test_concurrency_is_bounded_and_used(bench: Bench) -> None:
             most = max(most, running)
             if running == 3:
                 full.set()
-        assert full.wait(10)
+        assert full.wait(60)
         with lock:
             running -= 1
         return 1
@@ -156,7 +156,7 @@ def test_items_in_flight_elsewhere_are_waited_for(bench: Bench) -> None:
     counter = Counter("theirs")
     other = bench.new_receiver()
     first = bench.start(bench.call, other.process, "b", bench.in_mode(counter.slow))
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     batch = bench.start(bench.process_many, messages("a", "b", "c"), double, key=by_id)
     until(lambda: bench.store.ops().count("claim") >= 4)
     counter.go_on.set()
@@ -170,7 +170,7 @@ def test_items_in_flight_elsewhere_are_refused_if_the_policy_says_so(bench: Benc
     counter = Counter()
     other = bench.new_receiver()
     first = bench.start(bench.call, other.process, "b", bench.in_mode(counter.slow))
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     bench.policy(in_flight="reject")
     answers = bench.process_many(messages("a", "b"), double, key=by_id)
     assert answers[0].value == "aa"
@@ -344,7 +344,7 @@ def test_without_a_store_the_handlers_of_a_batch_run_at_once(
     together = threading.Barrier(3)
 
     def handle(message: int) -> int:
-        together.wait(20)
+        together.wait(60)
         if message == 1:
             raise ValueError("no luck")
         return message

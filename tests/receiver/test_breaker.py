@@ -130,7 +130,7 @@ def test_what_a_handler_did_is_recorded_although_the_circuit_is_open(bench: Benc
     receiver = guarded(bench)
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     fail(bench).over()
     assert receiver._runtime.guard.state == "open"
     counter.go_on.set()
@@ -176,7 +176,7 @@ def test_a_claim_of_the_fallback_ends_there_although_the_store_is_back(bench: Be
     outage = fail(bench)
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     outage.over()
     bench.record("any")  # an answer: the circuit closes
     assert receiver._runtime.guard.state == "closed"
@@ -204,7 +204,7 @@ def test_leases_of_the_fallback_are_renewed_there(bench: Bench):
     fail(bench)
     counter = Counter()
     first = bench.start(bench.call, receiver.process, "k", bench.in_mode(counter.slow))
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     (claim,) = receiver._runtime.keeper._live
     before = claim.renewed
     from tests.polling import until

@@ -308,10 +308,10 @@ def test_one_receiver_on_two_loops_at_once(bench: Bench) -> None:
     threads = [threading.Thread(target=other_loop) for _ in range(3)]
     for thread in threads:
         thread.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert (values, len(runs)) == (["once"] * 3, 1)
     asyncio.run(receiver.close())
 
@@ -358,7 +358,7 @@ def test_a_blocked_event_loop_keeps_its_claim(bench: Bench) -> None:
     while not runs:
         time.sleep(0.001)
     duplicate = asyncio.run(other.process("k", rude))
-    thread.join(10)
+    thread.join(60)
     assert (values, duplicate.value, duplicate.replayed, len(runs)) == (["kept"], "kept", True, 1)
     for each in {receiver, other}:
         asyncio.run(each.close())

@@ -284,7 +284,7 @@ def test_what_a_codec_raises_for_a_stored_result_does_not_look_like_the_handlers
 def test_waiters_of_an_unstorable_result_get_the_error_too(bench: Bench) -> None:
     counter = Counter(object())
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     second = bench.start(bench.process, "k", counter.slow)
     table = bench.receiver._runtime.flights._table
     until(lambda: table.get(Key("k").id) and table[Key("k").id].wakers)
@@ -300,7 +300,7 @@ def test_waiters_of_an_unstorable_result_get_the_error_too(bench: Bench) -> None
 def test_a_zombie_cannot_record_and_the_newer_result_stays(bench: Bench) -> None:
     zombie, other = Counter("zombie"), bench.new_receiver()
     first = bench.start(bench.process, "k", zombie.slow)
-    assert zombie.entered.wait(10)
+    assert zombie.entered.wait(60)
     bench.clock.advance(31)  # its lease is over, and the keeper has not renewed
     newer = bench.call(other.process, "k", bench.in_mode(Counter("newer").quick))
     assert (newer.value, newer.attempt) == ("newer", 2)
@@ -321,10 +321,10 @@ def test_a_zombie_that_fails_does_not_free_the_new_owner(bench: Bench) -> None:
         raise ValueError("zombie")
 
     first = bench.start(bench.process, "k", fail)
-    assert zombie.entered.wait(10)
+    assert zombie.entered.wait(60)
     bench.clock.advance(31)
     second = bench.start(bench.call, other.process, "k", bench.in_mode(owner.slow))
-    assert owner.entered.wait(10)
+    assert owner.entered.wait(60)
     zombie.go_on.set()
     with pytest.raises(ValueError, match="zombie"):
         first.result(10)
@@ -336,7 +336,7 @@ def test_a_zombie_that_fails_does_not_free_the_new_owner(bench: Bench) -> None:
 def test_completing_late_is_accepted_if_there_was_no_takeover(bench: Bench) -> None:
     counter = Counter("late")
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     bench.clock.advance(300)
     counter.go_on.set()
     assert first.result(10).value == "late"
@@ -347,7 +347,7 @@ def test_completing_late_is_accepted_if_there_was_no_takeover(bench: Bench) -> N
 def test_a_record_that_vanished_is_not_created_anew(bench: Bench) -> None:
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     bench._memory._rows.clear()
     counter.go_on.set()
     with pytest.raises(LeaseLostError, match="its record is gone"):
@@ -359,7 +359,7 @@ def test_hold_keeps_the_key_for_an_operator_after_a_crash(bench: Bench) -> None:
     bench.policy(takeover="hold")
     zombie = Counter()
     first = bench.start(bench.process, "k", zombie.slow)
-    assert zombie.entered.wait(10)
+    assert zombie.entered.wait(60)
     bench.clock.advance(31)
     other = bench.new_receiver(policy=bench.receiver.policy)
     with pytest.raises(HeldError, match="resolve or release"):

@@ -35,7 +35,7 @@ def held_claim(bench: Bench) -> tuple[threading.Event, threading.Event]:
     def hold(request: Any) -> None:
         if request.op == "claim" and not asked.is_set():
             asked.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
     bench.store.before = (lambda r: asyncio.to_thread(hold, r)) if bench.is_async else hold
     return asked, go_on
@@ -117,7 +117,7 @@ def test_refused_while_the_first_is_still_running(bench: Bench, elsewhere: bool)
     counter = Counter()
     bench.receiver = bench.receiver.options(fingerprint=True)
     first = bench.start(bench.process, "k", counter.slow, {"amount": 1})
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     second = bench.new_receiver(fingerprint=True) if elsewhere else bench.receiver
     with pytest.raises(FingerprintMismatchError):
         bench.call(second.process, "k", bench.in_mode(counter.slow), {"amount": 2})
@@ -160,7 +160,7 @@ def test_who_waits_for_a_delivery_without_fingerprint_is_checked(bench: Bench) -
     with pytest.raises(ValueError, match="no luck"):
         bench.call(checked.process, "k", bench.in_mode(fail), {"amount": 1})
     first = bench.start(bench.call, plain.process, "k", bench.in_mode(work), {"amount": 1})
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     duplicates = [
         bench.start(bench.call, checked.process, "k", bench.in_mode(charge), {"amount": amount})
         for amount in (1, 2, 1, 2)
@@ -182,7 +182,7 @@ def test_a_wrong_request_on_its_way_does_not_refuse_the_right_one(bench: Bench) 
     bench.process("k", charge, {"amount": 1})
     asked, go_on = held_claim(bench)
     wrong = bench.start(bench.process, "k", charge, {"amount": 2})
-    assert asked.wait(10)
+    assert asked.wait(60)
     assert bench.process("k", charge, {"amount": 1}).replayed
     go_on.set()
     with pytest.raises(FingerprintMismatchError):
@@ -195,7 +195,7 @@ def test_who_waits_for_a_replay_to_another_is_checked(bench: Bench) -> None:
     bench.call(checked.process, "k", bench.in_mode(charge), {"amount": 1})
     asked, go_on = held_claim(bench)
     first = bench.start(bench.call, plain.process, "k", bench.in_mode(charge), {"amount": 2})
-    assert asked.wait(10)
+    assert asked.wait(60)
     handler = bench.in_mode(charge)
     other = bench.start(bench.call, checked.process, "k", handler, {"amount": 2})
     same = bench.start(bench.call, checked.process, "k", handler, {"amount": 1})

@@ -131,7 +131,7 @@ class Renewing:
 
     def __call__(self) -> str:
         self.entered.set()
-        assert self.watch.wait(20)
+        assert self.watch.wait(60)
         first = self.bench.record("slow").lease_until
         until(lambda: self.bench.record("slow").lease_until != first)
         self.kept = True
@@ -172,7 +172,7 @@ def test_a_batch_that_is_interrupted_while_it_records_keeps_its_running_handlers
     bench.store.after = meet
 
     def handle(message: str) -> str:
-        assert message == "slow" or slow.entered.wait(20)
+        assert message == "slow" or slow.entered.wait(60)
         return slow() if message == "slow" else message
 
     with pytest.raises(KeyboardInterrupt):
@@ -201,7 +201,7 @@ def test_what_has_ended_is_not_lost_when_an_interrupt_meets_the_wait_for_more(
         if message == "quick":
             quick_ended.set()
             return message
-        assert quick_ended.wait(20)
+        assert quick_ended.wait(60)
         ctrl_c()
         return message
 
@@ -224,7 +224,7 @@ def test_handlers_in_their_threads_keep_their_claims_whatever_ends_the_batch(
     keeper = bench.receiver._runtime.keeper
 
     def handle(message: str) -> str:
-        assert message == "slow" or slow.entered.wait(20)
+        assert message == "slow" or slow.entered.wait(60)
         return slow() if message == "slow" else message
 
     with pytest.raises(KeyboardInterrupt):

@@ -220,7 +220,7 @@ def test_a_lease_that_begins_while_it_is_closed_is_kept() -> None:
     counter = Counter()
     thread = threading.Thread(target=receiver.process, args=("k", counter.slow))
     thread.start()
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     first = looking.record("k")
     assert first is not None
 
@@ -231,7 +231,7 @@ def test_a_lease_that_begins_while_it_is_closed_is_kept() -> None:
 
     until(renewed)
     counter.go_on.set()
-    thread.join(10)
+    thread.join(60)
     done = looking.record("k")
     assert done is not None
     assert done.state is State.COMPLETED

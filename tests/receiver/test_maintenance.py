@@ -42,7 +42,7 @@ def test_it_sweeps_until_the_receiver_is_closed() -> None:
     expired(store, clock)
     with Receiver(store, observers=[observe]) as receiver:
         upkeep = receiver.maintain(every=0.05)
-        assert swept.wait(10)
+        assert swept.wait(60)
     assert not upkeep._thread.is_alive()
 
 
@@ -119,7 +119,7 @@ def test_a_receiver_without_references_maintains_for_those_that_share_its_runtim
     del receiver
     gc.collect()
     assert upkeep.round() is False
-    upkeep._thread.join(10)
+    upkeep._thread.join(60)
     assert not upkeep._thread.is_alive(), "a timer without a receiver goes on"
 
 

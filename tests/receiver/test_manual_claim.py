@@ -159,7 +159,7 @@ async def test_completing_twice_or_as_a_duplicate_is_refused_async() -> None:
 def test_waiting_duplicates_are_woken(bench: Bench) -> None:
     counter = Counter(7)
     first = bench.start(bench.manual, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     second = bench.start(bench.process, "k", counter.slow)
     third = bench.start(bench.manual, "k", counter.slow)
     counter.go_on.set()

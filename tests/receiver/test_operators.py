@@ -45,7 +45,7 @@ def test_release_of_a_completed_key_needs_force(bench: Bench) -> None:
 def test_release_fences_off_an_owner_that_still_runs(bench: Bench) -> None:
     zombie, other = Counter("old"), bench.new_receiver()
     first = bench.start(bench.process, "k", zombie.slow)
-    assert zombie.entered.wait(10)
+    assert zombie.entered.wait(60)
     bench.release("k", by="ann")
     assert bench.call(other.process, "k", bench.in_mode(Counter("new").quick)).value == "new"
     zombie.go_on.set()
@@ -82,7 +82,7 @@ def test_forget_erases_but_a_late_duplicate_does_not_run(bench: Bench) -> None:
 def test_work_in_progress_cannot_be_forgotten(bench: Bench) -> None:
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     with pytest.raises(UsageError, match=r"in_progress.*wait until it ends"):
         bench.forget("k")
     counter.go_on.set()
@@ -114,7 +114,7 @@ def test_sweep_removes_what_is_over_and_nothing_else(bench: Bench) -> None:
     park(bench, "parked")
     running = Counter()
     first = bench.start(bench.process, "running", running.slow)
-    assert running.entered.wait(10)
+    assert running.entered.wait(60)
     bench.clock.advance(11)
     bench.process("new", Counter().quick)
     report = bench.sweep(limit=3)
@@ -155,7 +155,7 @@ def test_stats_count_by_state(bench: Bench) -> None:
     park(bench)
     running = Counter()
     first = bench.start(bench.process, "running", running.slow)
-    assert running.entered.wait(10)
+    assert running.entered.wait(60)
     stats = bench.stats()
     assert stats.by_state == {State.COMPLETED: 2, State.PARKED: 1, State.IN_PROGRESS: 1}
     assert (stats.total, stats.stuck, stats.expired) == (4, 0, 0)

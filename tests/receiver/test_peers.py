@@ -105,7 +105,7 @@ def test_05_a_late_owner_cannot_touch_the_winners_record(bench: Bench, ending: s
         return "stale"
 
     first = bench.start(bench.process, "k", late)
-    assert zombie.entered.wait(10)
+    assert zombie.entered.wait(60)
     bench.clock.advance(31)
     bench.call(other.process, "k", bench.in_mode(winner.quick))
     zombie.go_on.set()
@@ -159,7 +159,7 @@ def test_09_waiters_take_over_when_the_owner_fails(bench: Bench) -> None:
         raise ValueError("owner")
 
     first = bench.start(bench.process, "k", owner)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     waiter = bench.start(bench.process, "k", counter.quick)
     until(lambda: riders(bench) == 1)
     counter.go_on.set()
@@ -174,7 +174,7 @@ def test_11_concurrent_duplicates_run_once(bench: Bench) -> None:
     gate = threading.Barrier(15)
 
     def deliver(receiver: Any) -> Any:
-        gate.wait(10)
+        gate.wait(60)
         return bench.call(receiver.process, "k", bench.in_mode(counter.quick))
 
     calls = [bench.start(deliver, receivers[n % 3]) for n in range(15)]
@@ -252,7 +252,7 @@ def test_18_only_the_owner_releases_and_failure_does_release(bench: Bench) -> No
 
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     row = bench.record("k")
     stranger = Fail(row.id, b"stranger", row.fence, 0, 5, 1000)
     assert bench.call(bench.store.perform, stranger) is Ack.LOST

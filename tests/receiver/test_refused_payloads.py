@@ -302,7 +302,7 @@ def test_who_waits_in_the_same_process_gets_no_result_either(impatient: Bench) -
     impatient.store.before = refuses
     counter = Counter("heavy")
     first = impatient.start(impatient.process, "k", counter.slow)
-    assert counter.entered.wait(20)
+    assert counter.entered.wait(60)
     second = impatient.start(impatient.process, "k", counter.slow)
     counter.go_on.set()
     with pytest.raises(NotStorableError):

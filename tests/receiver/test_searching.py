@@ -60,7 +60,7 @@ def test_when_a_record_last_changed(bench: Bench) -> None:
 def test_stuck(bench: Bench) -> None:
     running = Counter()
     first = bench.start(bench.process, "running", running.slow)
-    assert running.entered.wait(10)
+    assert running.entered.wait(60)
     assert values(bench, stuck=True) == []
     bench.clock.advance(31)
     assert values(bench, stuck=True) == ["running"]

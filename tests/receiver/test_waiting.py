@@ -36,7 +36,7 @@ def test_a_duplicate_in_another_process_waits_and_replays(bench: Bench) -> None:
     counter = Counter(5)
     other = bench.new_receiver()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     second = bench.start(bench.call, other.process, "k", bench.in_mode(counter.slow))
     until(lambda: other.store.log)
     counter.go_on.set()
@@ -54,7 +54,7 @@ def test_a_waiter_takes_over_when_the_owner_fails(bench: Bench, elsewhere: bool)
 
     waiter = bench.new_receiver() if elsewhere else bench.receiver
     owner = bench.start(bench.process, "k", first)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     second = bench.start(bench.call, waiter.process, "k", bench.in_mode(counter.quick))
     until(lambda: waiter.store.log if elsewhere else riders(bench))
     counter.go_on.set()
@@ -78,7 +78,7 @@ def test_many_waiters_of_a_failing_owner_run_one_at_a_time(bench: Bench) -> None
             counter.runs += 1
             mine = counter.runs
         counter.entered.set()
-        assert counter.go_on.wait(20)
+        assert counter.go_on.wait(60)
         with lock:
             running -= 1
         if mine < 3:
@@ -98,7 +98,7 @@ def test_many_waiters_of_a_failing_owner_run_one_at_a_time(bench: Bench) -> None
 def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     second = bench.new_receiver() if elsewhere else bench.receiver
     second = second.options(policy=second.policy.replace(in_flight="reject"))
     began = time.monotonic()
@@ -119,7 +119,7 @@ def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -
     counter = Counter()
     elsewhere = bench.new_receiver()
     first = bench.start(bench.call, elsewhere.process, "k", bench.in_mode(counter.slow))
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     waiter = bench.start(bench.process, "k", counter.quick)
     flights = bench.receiver._runtime.flights
     until(lambda: any(flight.delayed for flight in flights._table.values()))
@@ -139,7 +139,7 @@ def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -
 def test_the_wait_has_a_deadline(bench: Bench, elsewhere: bool) -> None:
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     second = bench.new_receiver() if elsewhere else bench.receiver
     second = second.options(policy=second.policy.replace(wait=0.1))
     began = time.monotonic()
@@ -168,7 +168,7 @@ def test_a_waiter_that_gave_up_makes_room(bench: Bench) -> None:
     patient = bench.receiver
     bench.policy(max_waiters=1, wait=0.05)
     first = bench.start(bench.call, patient.process, "k", bench.in_mode(counter.slow))
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     for _ in range(3):
         with pytest.raises(StillInProgressError):
             bench.process("k", counter.slow)
@@ -179,7 +179,7 @@ def test_a_waiter_that_gave_up_makes_room(bench: Bench) -> None:
 def test_different_keys_do_not_wait_for_each_other(bench: Bench) -> None:
     counter = Counter()
     first = bench.start(bench.process, "a", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     assert bench.process("b", counter.quick).value == "done"
     counter.go_on.set()
     first.result(10)
@@ -228,7 +228,7 @@ def test_a_wait_is_one_event(bench: Bench, elsewhere: bool) -> None:
     """However often it asks: the seconds of all waits add up to the time that callers spent."""
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)
-    assert counter.entered.wait(10)
+    assert counter.entered.wait(60)
     second = bench.new_receiver() if elsewhere else bench.receiver
     for wait in (
         0.1,

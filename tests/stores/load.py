@@ -122,7 +122,7 @@ def survive(load: Any, mistreatments: Iterable[Callable[[], object]], url: str) 
     finally:
         load.stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     load.end()
     assert not load.unexpected, load.unexpected[:3]

@@ -77,7 +77,7 @@ def begin(work: Callable[[], Any]) -> Callable[[], Any]:
     thread.start()
 
     def end() -> Any:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "it never ends"
         return got[0]
 

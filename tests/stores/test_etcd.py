@@ -32,7 +32,7 @@ from twicesafe._engines.etcd.error_messages import NoSpaceError
 from twicesafe._engines.etcd.leases import MOST, Leases
 from twicesafe._engines.etcd.messages import message as etcd_message
 from twicesafe._engines.etcd.record_layout import INLINE
-from twicesafe._values.clocks import wall_clock
+from twicesafe._values.clocks import since_boot, wall_clock
 from twicesafe._values.records import Row, State
 from twicesafe.errors import (
     ConfigurationError,
@@ -107,6 +107,8 @@ def test_a_large_result_of_another_process_is_found_and_the_next_one_in_one_call
 
 
 def test_a_batch_asks_for_its_leases_once(client: Any) -> None:
+    began = since_boot()
+    client.store.programs.leases._clock = lambda: began  # a lease is shared for a second
     calls: list[str] = []
     client.store.router.tap = lambda when, call: (
         calls.append(call.name) if when == "before" else None

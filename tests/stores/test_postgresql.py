@@ -172,7 +172,7 @@ class Rival:
         self._receiver = Receiver.open(url)
         self._thread = threading.Thread(target=self._work, args=(key,))
         self._thread.start()
-        assert self._started.wait(20)
+        assert self._started.wait(60)
 
     def _work(self, key: str) -> None:
         self._receiver.process(key, self._handle)
@@ -180,7 +180,7 @@ class Rival:
 
     def _handle(self) -> str:
         self._started.set()
-        assert self._go.wait(10)
+        assert self._go.wait(60)
         return "the rival's"
 
     def end_when_awaited(self, url: str) -> None:
@@ -190,7 +190,7 @@ class Rival:
 
     def end(self) -> None:
         self._go.set()
-        self._thread.join(10)
+        self._thread.join(60)
         self._receiver.close()
 
 

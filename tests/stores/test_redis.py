@@ -170,13 +170,13 @@ def test_a_waiter_elsewhere_is_woken(any_url: str):
 
     def slow() -> str:
         started.set()
-        assert finish.wait(10)
+        assert finish.wait(60)
         return "done"
 
     with Receiver.open(any_url) as one, Receiver.open(any_url) as other:
         runner = threading.Thread(target=one.process, args=("k", slow))
         runner.start()
-        assert started.wait(10)
+        assert started.wait(60)
         watched = threading.Event()
         watch = other._runtime.store.watch
 
@@ -188,10 +188,10 @@ def test_a_waiter_elsewhere_is_woken(any_url: str):
         answers: list[Any] = []
         waiter = threading.Thread(target=lambda: answers.append(other.process("k", slow)))
         waiter.start()
-        assert watched.wait(10)
+        assert watched.wait(60)
         finish.set()
-        runner.join(10)
-        waiter.join(10)
+        runner.join(60)
+        waiter.join(60)
     assert [(answer.value, answer.replayed) for answer in answers] == [("done", True)]
 
 
@@ -237,7 +237,7 @@ def test_a_waiter_that_leaves_after_the_end_starts_no_listener(valkey_url: str):
     ready = threading.Event()
     waiter = Waiter(b"channel", ready.set, int)
     store.wakeups.watch(waiter)
-    assert ready.wait(20)
+    assert ready.wait(60)
     store.close()
     store.wakeups.unwatch(waiter)
     assert "twicesafe-redis-wakeups" not in [thread.name for thread in threading.enumerate()]

@@ -247,9 +247,9 @@ def test_of_two_who_expect_the_same_version_one_appends(race: Race):
 
     thread = threading.Thread(target=other)
     thread.start()
-    begun.wait(10)
+    begun.wait(60)
     race.one.commit()
-    thread.join(20)
+    thread.join(60)
     assert len(got) == 1
     assert race.follow() == ["s1"]
 

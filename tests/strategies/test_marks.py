@@ -76,10 +76,10 @@ def test_two_first_marks_at_once(
 
     thread = threading.Thread(target=other)
     thread.start()
-    asked.wait(10)
+    asked.wait(60)
     assert not got
     one.commit()
-    thread.join(10)
+    thread.join(60)
     assert got == [new]
 
 
