@@ -36,20 +36,16 @@ class MysqlOutbox(OutboxPrograms):
 
     def __init__(self, table: str, now: str = NOW, migrates: bool = True) -> None:
         self.schema: MysqlSchema
-        super().__init__(MysqlSchema("mysql_outbox", f"{table}_outbox"), _percents, migrates)
-        self._now = now
+        super().__init__(MysqlSchema("mysql_outbox", f"{table}_outbox"), _percents, now, migrates)
 
     def with_placeholders(self, style: str) -> MysqlOutbox:
         return self  # all its drivers use %s
-
-    def now(self) -> str:
-        return self._now
 
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
         return inlined(column, numbers)
 
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        return marked(column, lanes)
+        return marked(column, lanes, "%s")
 
     def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
         changes = ", ".join(f"{name} = VALUES({name})" for name in overwritten)
@@ -76,7 +72,7 @@ class MysqlOutbox(OutboxPrograms):
             rows = numbered(f"{self.t}_gates", "g", "gate", gates)
             yield Query(f"SELECT g.gate FROM {rows} FOR UPDATE")
         for part in _parts(added):
-            row = f"({self._now}{', ?' * 8})"
+            row = f"({self.now}{', ?' * 8})"
             yield Change(
                 self.mark(
                     f"INSERT INTO {self.t} (created_at, {WRITTEN}) VALUES {', '.join([row] * len(part))}"

@@ -53,8 +53,9 @@ class PostgresOutbox(OutboxPrograms):
         now: str = NOW,
         migrates: bool = True,
     ) -> None:
-        super().__init__(PostgresOutboxSchema(table, schema, mark), mark, migrates)
-        self._now, self._named = now, (table, schema)
+        super().__init__(PostgresOutboxSchema(table, schema, mark), mark, now, migrates)
+        self._named = (table, schema)
+        self._any, self._none = mark("= ANY(?::bigint[])"), mark("<> ALL(?::bytea[])")
         asked = ", ".join(f"?::{kind}[]" for kind in _TYPES)
         self._add = mark(f"""
             WITH gate AS MATERIALIZED (
@@ -74,25 +75,22 @@ class PostgresOutbox(OutboxPrograms):
         )
         self._ready = mark(f"""
             SELECT EXISTS (
-                SELECT FROM {self.t} o {self._in_trouble}
+                SELECT FROM {self.t} o {self.in_trouble}
                 WHERE slot IN (SELECT slot FROM {self.t}_slots WHERE owner = ?)
                 AND {self.may_go()})""")
 
     def with_placeholders(self, style: str) -> PostgresOutbox:
         marks = {"%s": percents, "$1": dollars}
-        return PostgresOutbox(*self._named, marks[style], self._now, self.migrates)
-
-    def now(self) -> str:
-        return self._now
+        return PostgresOutbox(*self._named, marks[style], self.now, self.migrates)
 
     def noted(self, text: str) -> bytes:
         return text.encode()
 
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
-        return f"{column} = ANY(?::bigint[])", (list(numbers),)
+        return f"{column} {self._any}", (list(numbers),)
 
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        return f"{column} <> ALL(?::bytea[])", (list(lanes),)
+        return f"{column} {self._none}", (list(lanes),)
 
     def add(self, added: Sequence[Added]) -> Program[None]:
         columns = zip(*map(values_of, added), strict=True)

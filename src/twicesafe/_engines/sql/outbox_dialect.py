@@ -1,5 +1,8 @@
 """One engine's SQL for the outbox: its clock, its locks, and how it writes lists and upserts.
 
+Statements are written once, when the outbox is made (`outbox_statements`). Only lists are added later
+(`among`, `not_among`), because most engines have no arrays.
+
 Time is read once per statement (`instant`). If it were read once per row, a back-off could end between
 two rows of a lane. The first would be skipped, and the second published before it.
 """
@@ -47,24 +50,23 @@ class OutboxDialect(abc.ABC):
     part: ClassVar[int] = 2000
     """Rows that are set aside or returned in one transaction: few enough for any time-out."""
 
-    def __init__(self, schema: Schema, mark: Callable[[str], str], migrates: bool) -> None:
+    def __init__(
+        self, schema: Schema, mark: Callable[[str], str], now: str, migrates: bool
+    ) -> None:
         self.schema = schema
         self.t = schema.table
         self.audit = f"{schema.table.removesuffix('_outbox')}_audit"
         """Of the records, which are in the same database."""
         self.mark = mark
+        self.now = now
+        """The store's time in milliseconds, as SQL. It may differ for each row: see `instant`."""
         self.migrates = migrates
         """Create its tables if they are missing."""
-        self._in_trouble = f"LEFT JOIN {self.t}_troubles t ON t.lane = o.lane"
-        self._columns = ", ".join(f"o.{name}" for name in COLUMNS.split(", "))
-
-    @abc.abstractmethod
-    def now(self) -> str:
-        """The store's time in milliseconds, as SQL. It may differ for each row: see `instant`."""
+        self.in_trouble = f"LEFT JOIN {self.t}_troubles t ON t.lane = o.lane"
 
     def instant(self) -> str:
         """The store's time as SQL, one value for the whole statement: a subquery is evaluated once."""
-        return f"(SELECT {self.now()})"
+        return f"(SELECT {self.now})"
 
     def noted(self, text: str) -> Any:
         """An operator's name or reason, in the type of the audit's columns."""
@@ -79,11 +81,11 @@ class OutboxDialect(abc.ABC):
 
     @abc.abstractmethod
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
-        """`column` is one of these numbers."""
+        """`column` is one of these numbers. With this driver's placeholders."""
 
     @abc.abstractmethod
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        """`column` is none of these lanes."""
+        """`column` is none of these lanes. With this driver's placeholders."""
 
     def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
         """Insert a row, or overwrite some columns of the row that has the same first column."""
@@ -97,13 +99,13 @@ class OutboxDialect(abc.ABC):
     def deletion(self, table: str, numbers: Sequence[int]) -> Change:
         """Delete the rows with these numbers. It waits for no other row."""
         which, args = self.among("n", numbers)
-        return Change(self.mark(f"DELETE FROM {table} WHERE {which}"), args)
+        return Change(f"DELETE FROM {table} WHERE {which}", args)
 
     def copying(self, source: str, target: str, numbers: Sequence[int]) -> Change:
         """Copy the rows with these numbers. It waits for no other row."""
         which, args = self.among("n", numbers)
         copy = f"INSERT INTO {target} ({COLUMNS}) SELECT {COLUMNS} FROM {source} WHERE {which}"
-        return Change(self.mark(copy), args)
+        return Change(copy, args)
 
 
 def gates_of(added: Sequence[Added]) -> list[int]:
@@ -136,6 +138,6 @@ def inlined(column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
     return f"{column} IN ({','.join(map(int.__repr__, numbers)) or 'NULL'})", ()
 
 
-def marked(column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
+def marked(column: str, lanes: Sequence[bytes], place: str) -> tuple[str, tuple[Any, ...]]:
     """One placeholder per lane, for the same engines."""
-    return f"{column} NOT IN ({','.join('?' * len(lanes))})", tuple(lanes)
+    return f"{column} NOT IN ({','.join([place] * len(lanes))})", tuple(lanes)
