@@ -45,7 +45,7 @@ class MysqlOutbox(OutboxPrograms):
         return inlined(column, numbers)
 
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        return marked(column, lanes, "%s")
+        return marked(column, lanes)
 
     def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
         changes = ", ".join(f"{name} = VALUES({name})" for name in overwritten)

@@ -55,7 +55,6 @@ class PostgresOutbox(OutboxPrograms):
     ) -> None:
         super().__init__(PostgresOutboxSchema(table, schema, mark), mark, now, migrates)
         self._named = (table, schema)
-        self._any, self._none = mark("= ANY(?::bigint[])"), mark("<> ALL(?::bytea[])")
         asked = ", ".join(f"?::{kind}[]" for kind in _TYPES)
         self._add = mark(f"""
             WITH gate AS MATERIALIZED (
@@ -87,10 +86,10 @@ class PostgresOutbox(OutboxPrograms):
         return text.encode()
 
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
-        return f"{column} {self._any}", (list(numbers),)
+        return f"{column} = ANY(?::bigint[])", (list(numbers),)
 
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        return f"{column} {self._none}", (list(lanes),)
+        return f"{column} <> ALL(?::bytea[])", (list(lanes),)
 
     def add(self, added: Sequence[Added]) -> Program[None]:
         columns = zip(*map(values_of, added), strict=True)

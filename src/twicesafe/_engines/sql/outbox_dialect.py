@@ -1,7 +1,7 @@
 """One engine's SQL for the outbox: its clock, its locks, and how it writes lists and upserts.
 
-Statements are written once, when the outbox is made (`outbox_statements`). Only lists are added later
-(`among`, `not_among`), because most engines have no arrays.
+Statements are written once, when the outbox is made (`outbox_statements`). Only those with a list are
+finished at each request (`among`, `not_among`), because most engines have no arrays.
 
 Time is read once per statement (`instant`). If it were read once per row, a back-off could end between
 two rows of a lane. The first would be skipped, and the second published before it.
@@ -81,11 +81,11 @@ class OutboxDialect(abc.ABC):
 
     @abc.abstractmethod
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
-        """`column` is one of these numbers. With this driver's placeholders."""
+        """`column` is one of these numbers."""
 
     @abc.abstractmethod
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        """`column` is none of these lanes. With this driver's placeholders."""
+        """`column` is none of these lanes."""
 
     def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
         """Insert a row, or overwrite some columns of the row that has the same first column."""
@@ -99,13 +99,13 @@ class OutboxDialect(abc.ABC):
     def deletion(self, table: str, numbers: Sequence[int]) -> Change:
         """Delete the rows with these numbers. It waits for no other row."""
         which, args = self.among("n", numbers)
-        return Change(f"DELETE FROM {table} WHERE {which}", args)
+        return Change(self.mark(f"DELETE FROM {table} WHERE {which}"), args)
 
     def copying(self, source: str, target: str, numbers: Sequence[int]) -> Change:
         """Copy the rows with these numbers. It waits for no other row."""
         which, args = self.among("n", numbers)
         copy = f"INSERT INTO {target} ({COLUMNS}) SELECT {COLUMNS} FROM {source} WHERE {which}"
-        return Change(copy, args)
+        return Change(self.mark(copy), args)
 
 
 def gates_of(added: Sequence[Added]) -> list[int]:
@@ -138,6 +138,6 @@ def inlined(column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
     return f"{column} IN ({','.join(map(int.__repr__, numbers)) or 'NULL'})", ()
 
 
-def marked(column: str, lanes: Sequence[bytes], place: str) -> tuple[str, tuple[Any, ...]]:
+def marked(column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
     """One placeholder per lane, for the same engines."""
-    return f"{column} NOT IN ({','.join([place] * len(lanes))})", tuple(lanes)
+    return f"{column} NOT IN ({','.join('?' * len(lanes))})", tuple(lanes)

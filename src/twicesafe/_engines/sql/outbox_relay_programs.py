@@ -78,7 +78,7 @@ class RelayPrograms(OutboxDialect):
 
     def _leave(self, owner: bytes) -> Program[LeasedSlots]:
         """Between the two statements it looks as after a crash, but its slots are free."""
-        yield Change(self.sql.free, (b"", owner))
+        yield Change(self.sql.release_all, (b"", owner))
         yield Change(self.sql.leave, (owner,))
         return LeasedSlots({}, 0)
 
@@ -86,7 +86,7 @@ class RelayPrograms(OutboxDialect):
         sql, owner = self.sql, ask.owner
         if ask.give:
             which, numbers = self.among("slot", sorted(ask.give))
-            yield Change(f"{sql.free} AND {which}", (b"", owner, *numbers))
+            yield Change(self.mark(f"{sql.release} AND {which}"), (b"", owner, *numbers))
         yield Change(sql.renew, (ask.lease, owner))
         yield Change(sql.seen, (owner, ask.lease))
         rows = yield Query(sql.standing, (owner,))  # at least one: we have just been seen
@@ -109,7 +109,8 @@ class RelayPrograms(OutboxDialect):
         taken = dict(free[:count])
         if taken:
             which, numbers = self.among("slot", list(taken))
-            yield Change(f"{self.sql.take} {which}", (ask.owner, ask.lease, *numbers))
+            take = self.mark(f"{self.sql.take} {which}")
+            yield Change(take, (ask.owner, ask.lease, *numbers))
         return taken
 
     def _end_outdated_troubles(self) -> Program[None]:
@@ -131,7 +132,8 @@ class RelayPrograms(OutboxDialect):
             others, lanes = self.not_among("o.lane", ask.except_lanes)
             chosen, args = f"{chosen} AND {others}", (*args, *lanes)
         sql = self.sql
-        rows = yield Query(f"{sql.fetch} {chosen} ORDER BY o.n LIMIT {ask.limit:d}", args)
+        fetch = f"{sql.fetch} {chosen} ORDER BY o.n LIMIT {ask.limit:d}"
+        rows = yield Query(self.mark(fetch), args)
         fetched = Fetched([_pending(row) for row in rows], {})
         if rows and not rows[0][-1]:
             return fetched
@@ -139,8 +141,8 @@ class RelayPrograms(OutboxDialect):
             return fetched
         if len(rows) == ask.limit:  # later rows were not read, and delay nothing
             chosen = f"{chosen} AND o.n <= {rows[-1][0]:d}"
-        passed = yield Query(f"{sql.passed} {chosen} ORDER BY o.n LIMIT {self.part:d}", args)
-        for n, lane in passed:
+        passed = f"{sql.passed} {chosen} ORDER BY o.n LIMIT {self.part:d}"
+        for n, lane in (yield Query(self.mark(passed), args)):
             fetched.aside.setdefault(bytes(lane), []).append(n)
         return fetched
 

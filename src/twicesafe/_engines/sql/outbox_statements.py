@@ -24,8 +24,10 @@ class RelayStatements:
             f" AND NOT EXISTS (SELECT 1 FROM {t} o WHERE o.n = t.n)"
         )
 
-        # -- slots: those that end with WHERE or with a condition get a list of slots
-        self.free = mark(f"UPDATE {t}_slots SET owner = ?, lease_until = 0 WHERE owner = ?")
+        # -- slots
+        self.release = f"UPDATE {t}_slots SET owner = ?, lease_until = 0 WHERE owner = ?"
+        """Of all slots, or with a list of them."""
+        self.release_all = mark(self.release)
         self.leave = mark(f"DELETE FROM {t}_relays WHERE owner = ?")
         # Accepted after the end of the lease, too, unless another relay took over (P4).
         self.renew = mark(f"UPDATE {t}_slots SET lease_until = {now} + ? WHERE owner = ?")
@@ -43,9 +45,10 @@ class RelayStatements:
         self.free_slots = mark(
             f"SELECT slot, fence FROM {t}_slots WHERE lease_until <= {now} ORDER BY slot LIMIT ?{skip}"
         )
-        self.take = mark(
+        self.take = (
             f"UPDATE {t}_slots SET owner = ?, fence = fence + 1, lease_until = {now} + ? WHERE"
         )
+        """A list of slots follows."""
         self.awake = mark(f"UPDATE {t}_relays SET asleep = {FALSE} WHERE owner = ?")
         # One by one: a DELETE that searches for them would wait for every relay that renews.
         self.old_relays = f"SELECT owner FROM {t}_relays WHERE {old}"
@@ -59,6 +62,7 @@ class RelayStatements:
             f" CASE WHEN EXISTS (SELECT 1 FROM {t}_troubles) THEN 1 ELSE 0 END"
             f" FROM {t} o {outbox.in_trouble} WHERE {outbox.may_go()} AND"
         )
+        """Lists of slots and lanes follow, here and in `passed`."""
         self.any_trouble = f"SELECT 1 FROM {t}_troubles LIMIT 1"
         self.passed = (
             f"SELECT o.n, o.lane FROM {t} o JOIN {t}_troubles t ON t.lane = o.lane"

@@ -41,7 +41,7 @@ class SqliteOutbox(OutboxPrograms):
         return inlined(column, numbers)
 
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        return marked(column, lanes, self.mark("?"))
+        return marked(column, lanes)
 
     def add(self, added: Sequence[Added]) -> Program[None]:
         created_at = wall_clock()  # SQLite has no clock
