@@ -18,6 +18,7 @@ from twicesafe._engines.sql.migrations import first_steps
 from twicesafe._engines.sql.outbox_dialect import COLUMNS, inlined, values_of
 from twicesafe._engines.sqlite.outbox_programs import SqliteOutbox
 from twicesafe._engines.sqlite.programs import SqliteSchema
+from twicesafe.stores._base import Program
 
 __all__ = ["Table"]
 
@@ -55,7 +56,8 @@ class _Engine:
         return self.now() + MOVES * (self._readings - 1)
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        return drive(self.outbox.perform(request), self.execute)
+        program: Program[Reply] = getattr(self.outbox, request.op)(request)
+        return drive(program, self.execute)
 
     def execute(self, command: Any) -> Any:
         self._readings = 0

@@ -93,8 +93,8 @@ class MysqlOutboxPort(SqlOutboxPort):
         self._run = run
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        programs = self.programs
-        return self._run(lambda: programs.perform(request), again=type(request) is not Unpark)
+        program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
+        return self._run(lambda: program(request), again=type(request) is not Unpark)
 
 
 def _percents(sql: str) -> str:

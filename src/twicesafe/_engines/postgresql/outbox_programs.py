@@ -113,7 +113,8 @@ class PostgresOutboxPort(SqlOutboxPort):
         self._awaits = programs.awaits
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        return self._run(self.programs.perform(request))
+        program: Program[Reply] = getattr(self.programs, request.op)(request)
+        return self._run(program)
 
     def listen(self, owner: bytes, seconds: float) -> None:
         self._wait(wakeup_id(owner), seconds, lambda: self._awaits(owner))

@@ -27,10 +27,8 @@ from ..._core.outbox.requests import (
     Heartbeat,
     LeasedSlots,
     Message,
-    OutboxRequest,
     Pending,
     Prepare,
-    Reply,
     Setback,
     Settle,
 )
@@ -44,18 +42,13 @@ __all__ = ["RelayPrograms"]
 
 
 class RelayPrograms(OutboxDialect):
-    """The base class of `OutboxPrograms`."""
+    """The base class of `OutboxPrograms`: one program per request, under the request's `op`, atomic."""
 
     def __init__(
         self, schema: Schema, mark: Callable[[str], str], now: str, migrates: bool
     ) -> None:
         super().__init__(schema, mark, now, migrates)
         self.sql = RelayStatements(self)
-
-    def perform(self, ask: OutboxRequest[Reply]) -> Program[Reply]:
-        """One request, atomically."""
-        program: Program[Reply] = getattr(self, ask.op)(ask)
-        return program
 
     def outbox_prepare(self, ask: Prepare) -> Program[list[str]]:
         version = yield from self.schema.version()

@@ -64,8 +64,8 @@ class SqliteOutboxPort(SqlOutboxPort):
         self._read, self._write = read, write
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        run = self._read if request.reads else self._write
-        return run(self.programs.perform(request))
+        program: Program[Reply] = getattr(self.programs, request.op)(request)
+        return self._read(program) if request.reads else self._write(program)
 
 
 def _marker(style: str) -> Callable[[str], str]:
