@@ -180,8 +180,8 @@ class AsyncStoreBase(AsyncStore):
     def outbox(self) -> _AsyncOutboxPort:
         return _AsyncOutboxPort(self._outbox, self._loops)
 
-    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
-        return self._loops.here().perform(request)
+    async def perform(self, request: Request) -> Any:
+        return await self._loops.here().perform(request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
         return self._loops.here().submit(request)
