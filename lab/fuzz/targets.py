@@ -17,9 +17,8 @@ from twicesafe._core.http.fingerprint import http_fingerprint, json_form
 from twicesafe._core.http.key_field import BadKey, parse_key, require_key
 from twicesafe._core.http.policy import HttpPolicy
 from twicesafe._core.http.problems import RequestRefused
-from twicesafe._core.http.recording import Ending, ResponseRecording
 from twicesafe._core.http.rules import HttpRules
-from twicesafe._core.http.stored_response import NOT_KEPT, ResponseCodec
+from twicesafe._core.http.stored_response import NOT_KEPT, Ending, ResponseCodec, ResponseRecording
 from twicesafe._engines.redis.record_layout import row_of
 from twicesafe._engines.sql.commands import row_from
 from twicesafe._values.codecs import JsonCodec

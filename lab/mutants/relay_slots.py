@@ -171,7 +171,7 @@ def rows_behind_go_too(patch: Patch) -> None:
 @mutant("the clock is read for each row: a rest ends in the middle of its lane", STUDY)
 def clock_for_each_row(patch: Patch) -> None:
     def read_again(outbox: Any, sql: str) -> str:
-        return sql.replace(f"t.not_before <= {outbox.instant()}", f"t.not_before <= {outbox.now()}")
+        return sql.replace(f"t.not_before <= {outbox.instant()}", f"t.not_before <= {outbox.now}")
 
     patch(OutboxPrograms, "outbox_fetch", _fetching(read_again))
 
@@ -181,7 +181,7 @@ def one_part_comes_back(patch: Patch) -> None:
     def handle(outbox: Any, command: Any) -> Any:
         if command.sql.startswith("UPDATE"):
             over = f"DELETE FROM {outbox.t}_troubles WHERE lane = ?"
-            return (yield type(command)(over, command.args))
+            return (yield type(command)(over, command.args[-1:]))
         return (yield command)
 
     patch(OutboxPrograms, "_resume", tampered(OutboxPrograms._resume, handle))

@@ -127,11 +127,7 @@ def test_a_start_is_one_transaction_and_a_step_is_one_statement(store: Any) -> N
 def under_way(store: Any, program: Callable[[], Any]) -> Iterator[Any]:
     """The program has run in a transaction that ends with this block."""
     with store._pool.connection() as connection:
-        execute = (
-            store._executor(connection)
-            if store.dialect == "postgresql"
-            else connection.executor(None)
-        )
+        execute = connection.perform if store.dialect == "postgresql" else connection.executor(None)
         work = atomically(program(), store.programs.begin)
         command, reply = next(work), None
         while command.sql != "COMMIT":

@@ -15,10 +15,9 @@ from twicesafe._core.http.fingerprint import canonical_print, http_fingerprint, 
 from twicesafe._core.http.key_field import BadKey, parse_key
 from twicesafe._core.http.policy import HttpPolicy
 from twicesafe._core.http.problems import CASES
-from twicesafe._core.http.recording import Ending, ResponseRecording
 from twicesafe._core.http.routes import Routes
 from twicesafe._core.http.rules import HttpRules, Looked
-from twicesafe._core.http.stored_response import NOT_KEPT, ResponseCodec
+from twicesafe._core.http.stored_response import NOT_KEPT, Ending, ResponseCodec, ResponseRecording
 from twicesafe.errors import ConfigurationError, CorruptRecordError, NotStorableError, TooLargeError
 from twicesafe.http import BodyHash, HeaderField, HttpRequest, QueryParameter, StoredResponse
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.http.stage import Answer, Play, Seen, Stage
 from twicesafe import AsyncReceiver, Receiver, asgi, key_scope, wsgi
-from twicesafe._core.http.credentials import credentials
+from twicesafe._core.http.key_field import credentials
 from twicesafe.http import HttpPolicy, HttpRequest
 from twicesafe.stores import open_async_store, open_store
 from twicesafe.stores.memory import MemoryStore

@@ -94,7 +94,7 @@ def a_node(store: PostgresStore) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
     """Another node's connection, and how programs are run on it."""
     connection = store._connect()
     try:
-        yield connection, store._executor(connection)
+        yield connection, connection.perform
     finally:
         connection.close()
 

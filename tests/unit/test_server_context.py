@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from twicesafe.asgi._connection import call_in
+from twicesafe.asgi._exchange import call_in
 
 place: ContextVar[str] = ContextVar("place", default="server")
 

@@ -16,18 +16,9 @@ GUARD = "tests/http/test_guard.py"
 SERVER_CALLS = f"{CONTEXTS}::test_what_belongs_to_the_server_is_called_without_the_key"
 
 break_source(
-    "asgi: a request keeps itself alive",
-    bug="each first request leaves a reference cycle, with its body and its answer",
-    file="asgi/_connection.py",
-    old="        self._on_left = _ignored",
-    new="        _ignored()",
-    tests=["tests/http/test_asgi.py::test_a_request_leaves_nothing_to_the_garbage_collector"],
-)
-
-break_source(
     "the server's send runs under the key",
     bug="the next pipelined request starts from send, and inherits the key of this one",
-    file="asgi/_connection.py",
+    file="asgi/_exchange.py",
     old="await call_in(self._context, self._send, message)",
     new="await self._send(message)",
     tests=[SERVER_CALLS],
@@ -35,7 +26,7 @@ break_source(
 break_source(
     "the server's receive runs under the key",
     bug="the callback that reads the connection is registered under the key",
-    file="asgi/_connection.py",
+    file="asgi/_exchange.py",
     old="await call_in(self._context, self._receive)",
     new="await self._receive()",
     tests=[SERVER_CALLS],
@@ -43,7 +34,7 @@ break_source(
 break_source(
     "only the first step is in the server's context",
     bug="a send that had to wait goes on under the key",
-    file="asgi/_connection.py",
+    file="asgi/_exchange.py",
     old="            act, given = work.send, (yield awaited)",
     new="            act, given = work.send, (yield awaited)\n            run = lambda step, *words: step(*words)",
     tests=[SERVER_CALLS],
@@ -76,8 +67,8 @@ break_source(
     "fields of a generator are read once",
     bug="the record takes the fields of the response, and the first client gets none",
     file="asgi/_exchange.py",
-    old='await self._client.send({**message, "headers": fields})',
-    new="await self._client.send(message)",
+    old='await self._send_to_client({**message, "headers": fields})',
+    new="await self._send_to_client(message)",
     tests=[f"{ASGI}::test_the_fields_of_a_response_may_be_any_iterable"],
 )
 break_source(
@@ -102,7 +93,7 @@ break_source(
     "the client of a stream is not watched",
     bug="a stream that never asks for its client keeps its key for ever",
     file="asgi/_exchange.py",
-    old="        if not self._exchange.settled:\n            self._client.watch()",
+    old="        if not self._exchange.settled:\n            self._watch_client()",
     new="        if not self._exchange.settled:\n            pass",
     tests=[f"{ASGI}::test_a_stream_that_never_asks_for_its_client_frees_its_key_all_the_same"],
 )

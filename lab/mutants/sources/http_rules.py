@@ -16,7 +16,7 @@ WEBHOOKS = "tests/http/test_webhooks.py"
 break_source(
     "only the first credential line",
     bug="only the first Authorization line makes the scope",
-    file="_core/http/credentials.py",
+    file="_core/http/key_field.py",
     old="                if found == wanted:\n",
     new="                if found == wanted and not values:\n",
     tests=[f"{SCOPE}::test_every_line_of_a_credential_counts"],
@@ -24,7 +24,7 @@ break_source(
 break_source(
     "credential lines run together",
     bug="the lines of a credential go into the hash without their lengths",
-    file="_core/http/credentials.py",
+    file="_core/http/key_field.py",
     old='framed += len(value).to_bytes(8, "big"), value',
     new="framed.append(value)",
     tests=[f"{SCOPE}::test_every_line_of_a_credential_counts"],
@@ -32,7 +32,7 @@ break_source(
 break_source(
     "the scope secret is not used",
     bug="credentials are hashed without the secret: a reader of the store can test guesses",
-    file="_core/http/credentials.py",
+    file="_core/http/key_field.py",
     old="hmac.new(secret, ",
     new='hmac.new(b"", ',
     tests=[f"{SCOPE}::test_credentials_are_stored_as_a_keyed_hash"],
@@ -384,7 +384,7 @@ break_source(
 break_source(
     "a limit is one too small",
     bug="a response of exactly max_result_bytes is not kept",
-    file="_core/http/recording.py",
+    file="_core/http/stored_response.py",
     old="if self.size > self._policy.max_result_bytes:",
     new="if self.size >= self._policy.max_result_bytes:",
     tests=[f"{REPLAY}::test_the_limit_itself_is_kept"],
@@ -392,7 +392,7 @@ break_source(
 break_source(
     "a long response is whole",
     bug="a response longer than it announced is recorded as whole",
-    file="_core/http/recording.py",
+    file="_core/http/stored_response.py",
     old="self.size != self._declared)",
     new="self.size < self._declared)",
     tests=[f"{CORE}::test_how_a_recording_ends"],

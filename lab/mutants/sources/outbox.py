@@ -16,8 +16,8 @@ break_source(
     "the outbox reads its clock for each row",
     bug="time is another one for each row of a statement: a rest may end in the middle of a lane",
     file="_engines/sql/outbox_dialect.py",
-    old='return f"(SELECT {self.now()})"',
-    new="return self.now()",
+    old='return f"(SELECT {self.now})"',
+    new="return self.now",
     tests=[f"{LANES}::test_the_clock_is_read_once_for_all_rows"],
 )
 break_source(
@@ -32,8 +32,8 @@ break_source(
     "a lane whose message is gone waits for ever",
     bug="a trouble whose message another relay published is never ended, and what is aside stays there",
     file="_engines/sql/outbox_relay_programs.py",
-    old="        yield from self._end_outdated_troubles(now)\n        return Leased",
-    new="        return Leased",
+    old="        if any_outdated:\n",
+    new="        if any_outdated is None:\n",
     tests=[f"{LANES}::test_what_another_relay_published_keeps_no_lane_waiting[sqlite-sync]"],
 )
 break_source(
@@ -47,15 +47,15 @@ break_source(
 break_source(
     "an early skip",
     bug="a message that an operator skipped comes back with the others",
-    file="_engines/sql/outbox_relay_programs.py",
-    old='waiting = f"SELECT n FROM {self.t}_parked WHERE lane = ? AND skipped_at = 0"',
-    new='waiting = f"SELECT n FROM {self.t}_parked WHERE lane = ?"',
+    file="_engines/sql/outbox_statements.py",
+    old="_parked WHERE lane = ? AND skipped_at = 0",
+    new="_parked WHERE lane = ?",
     tests=[f"{RELAY}::test_skip_goes_on_behind_it_and_keeps_it[sqlite-sync]"],
 )
 break_source(
     "refusals are noted by strangers",
     bug="a relay that has lost its slot notes a refusal",
-    file="_engines/sql/outbox_relay_programs.py",
+    file="_engines/sql/outbox_statements.py",
     old="WHERE slot = ? AND owner = ? AND fence = ?",
     new="WHERE slot = ? AND (owner = ? OR fence <> ?)",
     tests=[f"{RELAY}::test_a_relay_that_lost_its_slots_records_nothing[sqlite-sync]"],

@@ -1,7 +1,6 @@
 """The store: the shipped programs of the SQLite outbox, on a database in memory.
 
-One database serves all schedules of a process, and is emptied before each. The store's time is a
-function of SQL here, so that statements are the same at every moment and are prepared once. It goes on
+One database serves all schedules of a process, and is emptied before each. The store's time goes on
 inside a statement, as PostgreSQL's clock does: a statement that reads it for each row sees several times.
 """
 
@@ -19,6 +18,7 @@ from twicesafe._engines.sql.migrations import first_steps
 from twicesafe._engines.sql.outbox_dialect import COLUMNS, inlined, values_of
 from twicesafe._engines.sqlite.outbox_programs import SqliteOutbox
 from twicesafe._engines.sqlite.programs import SqliteSchema
+from twicesafe.stores._base import Program
 
 __all__ = ["Table"]
 
@@ -32,9 +32,6 @@ _inlined = functools.lru_cache(10_000)(inlined)
 class _Outbox(SqliteOutbox):
     part = 3  # so that lanes come back in parts, as large ones do
 
-    def now(self) -> str:
-        return "lab_now()"
-
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
         return _inlined(column, tuple(numbers))  # a relay asks for the same slots again and again
 
@@ -47,22 +44,20 @@ class _Engine:
         )
         self._readings = 0
         self.connection.create_function("lab_now", 0, self._moving_time)
-        self.outbox = _Outbox(SqliteSchema("sqlite_outbox", "lab_outbox"), self._time)
+        self.outbox = _Outbox(SqliteSchema("sqlite_outbox", "lab_outbox"), now="lab_now()")
         for statement in first_steps(
             "sqlite", "lab", 3
         ):  # the audit of operators is beside the records
             self.connection.execute(statement)
         self.perform(Prepare())
 
-    def _time(self) -> int:
-        return self.now()
-
     def _moving_time(self) -> int:
         self._readings += 1
         return self.now() + MOVES * (self._readings - 1)
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        return drive(self.outbox.perform(request), self.execute)
+        program: Program[Reply] = getattr(self.outbox, request.op)(request)
+        return drive(program, self.execute)
 
     def execute(self, command: Any) -> Any:
         self._readings = 0

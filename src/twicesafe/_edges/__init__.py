@@ -1,7 +1,7 @@
 """What several edges share: the performers of the core's flows, and small parts of servers and pages.
 
-http_guard      performs the flow of a keyed request, for ASGI, WSGI, Django and the proxy
-http_fast_path  the usual request on an event loop, without a generator, for ASGI
+http_guard      performs the flow of a keyed request, for ASGI, WSGI, Django and the proxy; in the usual
+                case on an event loop without a generator
 tool_guard      performs the flow of a tool call, for the adapters of agent frameworks
 listener        the address and the socket of a server, for the proxy and the dashboard
 readable        text for people, for the command line and the dashboard

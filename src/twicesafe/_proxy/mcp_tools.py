@@ -14,7 +14,7 @@ import contextlib
 import posixpath
 from typing import Any, Final
 
-from .._core.http.credentials import ANONYMOUS, credentials
+from .._core.http.key_field import ANONYMOUS, credentials
 from .._core.http.message import HttpRequest
 from .._core.http.policy import HttpPolicy
 from .._core.http.rules import HttpRules

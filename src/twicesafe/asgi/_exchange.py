@@ -1,22 +1,33 @@
-"""One running request: its response goes to the client and into the recording."""
+"""One running request: its response goes to the client and into the recording.
+
+The server's `send` and `receive` are called in the server's own context, never in that of the claim. A
+handler runs in a context in which `current_key()` is its key. `send` and `receive` may start the next
+request of the connection, or register the callback that reads it, and what they start inherits the
+context of the call. In the context of the claim, unrelated requests would get its key.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context
+from types import CoroutineType, coroutine
+from typing import Any, TypeVar
 
 from .._core.driving import drive_async
 from .._core.http.flow import Exchange, HttpFlow
-from .._edges.http_fast_path import settle_fast
-from .._edges.http_guard import perform
+from .._edges.http_guard import perform, settle_fast
 from .._values.settings import seconds
-from ._connection import Client
 from ._messages import App, InnerScope, Message, Receive, Send, answer, version_of
 
-__all__ = ["AsgiExchange"]
+__all__ = ["AsgiExchange", "call_in"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("twicesafe")
+
+_RESPONSE = ("http.response.start", "http.response.body")
 
 
 class AsgiExchange:
@@ -24,17 +35,23 @@ class AsgiExchange:
 
     __slots__ = (
         "_alarm",
-        "_client",
+        "_context",
         "_delivered",
         "_disconnect_reported",
         "_ears",
         "_ending",
         "_exchange",
+        "_has_ended",
         "_inner",
+        "_is_gone",
         "_is_told",
         "_linger_is_over",
+        "_receive",
         "_recording",
+        "_send",
+        "_send_error",
         "_streams",
+        "_watch",
         "over",
     )
 
@@ -45,7 +62,15 @@ class AsgiExchange:
         self._exchange, self._recording = exchange, exchange.recording
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._inner = inner
-        self._client = Client(receive, send, context, self._client_left)
+        self._receive, self._send, self._context = receive, send, context
+        self._send_error: Exception | None = None
+        """What the server's `send` raised. The server gets it back when the key is settled."""
+        self._is_gone = False
+        """The client has disconnected."""
+        self._watch: asyncio.Task[None] | None = None
+        """Waits for that, even while nothing is sent."""
+        self._has_ended = False
+        """The application has ended: a disconnect no longer matters to it."""
         self._delivered = self._streams = False
         self._linger_is_over = self._disconnect_reported = False
         self._is_told = False
@@ -67,8 +92,11 @@ class AsgiExchange:
                 failure = await self._end_unfinished(failure)
         except BaseException as error:
             failure = error
-        self._tell()
-        self._client.close()
+        self._has_ended = True
+        if not self._is_told:
+            self._tell()
+        if self._watch is not None:
+            self._watch.cancel()
         if self._alarm is not None:
             self._alarm.cancel()  # it would keep this object alive until it fires
         try:
@@ -78,7 +106,7 @@ class AsgiExchange:
         except BaseException as error:
             failure = failure or error
         self._inner.copy_to_outer()
-        failure = failure or self._client.send_error
+        failure = failure or self._send_error
         if not self.over.done():
             self.over.set_result(None) if failure is None else self.over.set_exception(failure)
         elif failure is not None:
@@ -90,7 +118,7 @@ class AsgiExchange:
         started = self._recording.status != 0
         ended = await drive_async(self._exchange.ended(failure, started=started), perform)
         if ended.response is not None:
-            await answer(self._client.send, ended.response)
+            await answer(self._send_to_client, ended.response)
         return ended.error
 
     # -- what the application calls -------------------------------------------------------------
@@ -100,7 +128,7 @@ class AsgiExchange:
             self._delivered = True
             body = self._exchange.request.body
             return {"type": "http.request", "body": body, "more_body": False}
-        self._client.watch()
+        self._watch_client()
         if not self._is_told:
             if self._ears is None:
                 self._ears = asyncio.Event()
@@ -120,9 +148,9 @@ class AsgiExchange:
             self._inner.copy_to_outer()
             if self._recording.is_event_stream:
                 self._stream()
-            await self._client.send({**message, "headers": fields})
+            await self._send_to_client({**message, "headers": fields})
         elif kind != "http.response.body":
-            await self._client.send(message)  # trailers and early hints are not recorded
+            await self._send_to_client(message)  # trailers and early hints are not recorded
         else:
             last = not message.get("more_body", False)
             whole = self._recording.feed(message.get("body", b""))
@@ -130,7 +158,7 @@ class AsgiExchange:
                 await settle_fast(self._exchange)
             if not last:
                 self._stream()
-            await self._client.send(message)
+            await self._send_to_client(message)
             if last:
                 self._tell()
                 return
@@ -142,15 +170,46 @@ class AsgiExchange:
         """The response may never end, and the application may never call `receive`."""
         self._streams = True
         if not self._exchange.settled:
-            self._client.watch()
+            self._watch_client()
 
     # -- the client -----------------------------------------------------------------------------
 
-    def client_left(self) -> None:
-        """The server cancelled its task: the client has disconnected."""
-        self._client.left()
+    async def _send_to_client(self, message: Message) -> None:
+        """After a disconnect this does nothing and raises nothing."""
+        if self._is_gone:
+            return
+        try:
+            await call_in(self._context, self._send, message)
+        except OSError:
+            self.client_left()
+        except Exception as error:
+            if message["type"] not in _RESPONSE:
+                raise  # the server does not know it, and the application may do without
+            self._send_error = self._send_error or error
+            self.client_left()
 
-    def _client_left(self) -> None:
+    def _watch_client(self) -> None:
+        if self._watch is None and not self._is_gone:
+            self._watch = asyncio.ensure_future(self._until_gone())
+
+    async def _until_gone(self) -> None:
+        try:
+            while True:
+                message = await call_in(self._context, self._receive)
+                if message["type"] == "http.disconnect":
+                    break
+                await asyncio.sleep(0)  # a `receive` that never waits must not stop the loop
+        except Exception as error:
+            _log.debug("a server's receive() failed: %r", error)
+        self.client_left()
+
+    def client_left(self) -> None:
+        """The client has disconnected, or the server has cancelled its task."""
+        if self._is_gone:
+            return
+        self._is_gone = True
+        if self._has_ended:
+            return
         self._report_disconnect()
         if not self.over.done():
             linger = seconds(self._exchange.rules.policy.linger)
@@ -168,7 +227,7 @@ class AsgiExchange:
         for its client may never end. A handler that has not begun its response runs to its end.
         """
         lingered = self._linger_is_over and self._streams
-        if not self._client.is_gone or not self._exchange.is_not_kept(lingered=lingered):
+        if not self._is_gone or not self._exchange.is_not_kept(lingered=lingered):
             return
         self._disconnect_reported = True
         if not self._exchange.settled:
@@ -179,3 +238,32 @@ class AsgiExchange:
 
 async def _driven(flow: HttpFlow[None]) -> None:
     await drive_async(flow, perform)
+
+
+@coroutine
+def call_in(
+    context: Context, function: Callable[..., Awaitable[T]], *words: Any
+) -> Generator[Any, Any, T]:
+    """Call and await a function of the server in this context; the caller's task does the waiting."""
+    run: Callable[..., Any] = context.run
+    work = run(function, *words)
+    if type(work) is not CoroutineType:
+        work = _awaited(work)
+    act: Callable[[Any], Any] = work.send
+    given: Any = None
+    while True:
+        try:
+            awaited = run(act, given)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            act, given = work.send, (yield awaited)
+        except GeneratorExit:
+            run(work.close)
+            raise
+        except BaseException as error:  # above all a cancellation, which the server must see
+            act, given = work.throw, error
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work

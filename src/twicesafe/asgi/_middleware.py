@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from .._core.http.flow import Respond, RunHandler
 from .._core.http.policy import HttpPolicy
-from .._edges.http_fast_path import admit_fast
-from .._edges.http_guard import HttpGuard
+from .._edges.http_guard import HttpGuard, admit_fast
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
 from ._exchange import AsgiExchange

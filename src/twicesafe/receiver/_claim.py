@@ -163,8 +163,10 @@ class _Claim(Generic[T]):
         admitted.outer, admitted.store = active.get(), self._receiver.store
         self._token = active.set(admitted)
 
-    def _mine(self) -> ActiveClaim:
-        """The claim, if this block may still end it."""
+    def _to_end(self, value: Any = None) -> ActiveClaim:
+        """The claim, if this block may end it, with this value. Until the store confirms it, it is unsure."""
+        if type(value) is CoroutineType:
+            raise refuse_coroutine(value)
         if self._fence == 0:
             raise self._not_entered()
         if self._held is None:
@@ -176,21 +178,14 @@ class _Claim(Generic[T]):
                 "this process was forked after the claim was made; only the parent may end it",
                 key=self.key,
             )
+        self._unsure = True
         return self._held
 
-    def _completing(self, value: Any) -> ActiveClaim:
-        if type(value) is CoroutineType:
-            raise refuse_coroutine(value)
-        mine, self._unsure = self._mine(), True
-        return mine
-
     def _releasing(self, retention: int | None = None) -> Flow[None]:
-        mine, self._unsure = self._mine(), True
-        return _give_back(self._call, mine, retention)
+        return _give_back(self._call, self._to_end(), retention)
 
     def _holding(self, why: str) -> Flow[None]:
-        mine, self._unsure = self._mine(), True
-        return _hold(self._call, mine, why)
+        return _hold(self._call, self._to_end(), why)
 
     def _completed(self, answer: Any, value: Any) -> None:
         self._done = self._completed_here = True
@@ -312,7 +307,7 @@ class Claim(_Claim[T]):
 
     def complete(self, value: T = None) -> None:  # type: ignore[assignment]
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
-        mine, run = self._completing(value), self._flow_run
+        mine, run = self._to_end(value), self._flow_run
         assert run is not None
         self._completed(settle_fast(self._call, mine, Returned(value), run), value)
         if run.cancelled is not None:
@@ -371,7 +366,7 @@ class AsyncClaim(_Claim[T]):
 
     async def complete(self, value: T = None) -> None:  # type: ignore[assignment]
         """Record the answer. Raises `LeaseLostError` if another worker took over the claim."""
-        mine, run = self._completing(value), self._flow_run
+        mine, run = self._to_end(value), self._flow_run
         assert run is not None
         self._completed(await settle_fast_async(self._call, mine, Returned(value), run), value)
         if run.cancelled is not None:

@@ -6,14 +6,12 @@
 
     message          a request and a response, as data
     routes           patterns of methods and paths
-    key_field        parses the key from its header field
-    credentials      who a key belongs to
+    key_field        parses the key from its header field, and says who it belongs to
     key_sources      other places where a key may be found
     json_reading     reads JSON and keeps repeated members, for `key_sources`
     fingerprint      tells whether a repeat is the same request
     parameters       queries and forms in a canonical order, for `fingerprint`
-    recording        records a response while it is sent, and says how its key ends
-    stored_response  what is kept of a response, its encoding, and its replay
+    stored_response  records a response while it is sent, and says how its key ends; its encoding and replay
     problems         the error responses: problem documents
 
     forwarding       which header fields a proxy passes on

@@ -28,7 +28,7 @@ the command is `LeaveClaim` with the error instead of `HoldClaim`: the attempt f
 
 `drive` and `drive_async` run these flows, and `_edges.http_guard.perform` executes every command. The ASGI
 middleware takes the usual request through the same functions (`begin`, `identify`, `claimed`, `ending`) without
-a generator: `_edges.http_fast_path`.
+a generator: `_edges.http_guard`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ from ...errors import (
 )
 from .message import HttpRequest, StoredResponse
 from .problems import Problem, RequestRefused
-from .recording import Ending, ResponseRecording
 from .rules import Admission, HttpRules, Looked
-from .stored_response import NOT_KEPT
+from .stored_response import NOT_KEPT, Ending, ResponseRecording
 
 __all__ = [
     "Asking",

@@ -1,4 +1,6 @@
-"""Parses the key field: an RFC 9651 String or a bare value. Anything else is refused.
+"""Reads a key from header fields: its value (`parse_key`), and who it belongs to (`credentials`).
+
+The key field is an RFC 9651 String or a bare value. Anything else is refused.
 
     Idempotency-Key: "8e03978e-40d5-43e8-bc93-6894a57f9324"      the draft's form
     Idempotency-Key: 8e03978e-40d5-43e8-bc93-6894a57f9324        what most clients send
@@ -10,11 +12,15 @@ run the request unprotected. Every pattern is linear in its input.
 
 from __future__ import annotations
 
+import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
-__all__ = ["BadKey", "field_of", "parse_key", "require_key"]
+from .message import HttpRequest
+
+__all__ = ["ANONYMOUS", "BadKey", "credentials", "field_of", "parse_key", "require_key"]
 
 # Only single characters have possessive quantifiers: early 3.11 releases get groups wrong.
 _STRING: Final = rb'"[\x20\x21\x23-\x5b\x5d-\x7e]*+(?:\\["\\][\x20\x21\x23-\x5b\x5d-\x7e]*+)*"'
@@ -90,3 +96,39 @@ def require_key(key: str, most: int) -> str:
     if _TEXT.fullmatch(key) is None:
         raise BadKey("the key has characters outside printable ASCII")
     return key
+
+
+# --- who it belongs to -----------------------------------------------------------------------
+
+_DOMAIN: Final = b"twicesafe.http.scope.1\0"
+ANONYMOUS: Final = "anonymous"
+
+
+def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> str:
+    """A keyed hash of these fields (or ``cookie:NAME``), or `ANONYMOUS` if all are absent."""
+    framed: list[bytes] = []
+    empty = True
+    for name in names:
+        if name.startswith("cookie:"):
+            cookie = request.cookie(name.removeprefix("cookie:"))
+            values = [] if cookie is None else [cookie.encode("latin-1")]
+        else:
+            wanted, values = name.lower().encode(), []
+            for found, value in request.headers:
+                if found == wanted:
+                    values.append(value)
+        empty = empty and not values
+        framed.append(len(values).to_bytes(4, "big"))
+        for value in values:
+            framed += len(value).to_bytes(8, "big"), value
+    if empty:
+        return ANONYMOUS
+    mac = _begun(secret).copy()
+    mac.update(b"".join(framed))
+    return mac.hexdigest()
+
+
+@lru_cache(8)
+def _begun(secret: bytes) -> hmac.HMAC:
+    """To start with the secret takes longer than the rest."""
+    return hmac.new(secret, _DOMAIN, "sha256")

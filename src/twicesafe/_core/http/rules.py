@@ -26,9 +26,8 @@ from ..._values.hidden_keys import HiddenKeys
 from ..._values.keys import MAX_KEY_BYTES, MAX_SCOPE_PARTS, Key, as_key
 from ..._values.signed_key import SignatureCheck
 from ...errors import ConfigurationError, TwicesafeError, UntrustedKeyError
-from .credentials import credentials
 from .fingerprint import http_fingerprint
-from .key_field import BadKey, parse_key, require_key
+from .key_field import BadKey, credentials, parse_key, require_key
 from .key_sources import place_of, reads_body
 from .message import Fields, HttpRequest, StoredResponse
 from .policy import HttpPolicy
@@ -142,16 +141,18 @@ class HttpRules:
         """Check a request without its body. None: the layer ignores it."""
         if self._ignores_some and self._is_ignored(request.method, request.path):
             return None
+        names, lines, length = self.names, [], 0
+        for line in request.headers:
+            if line[0] in names:
+                lines.append(line)
+            elif line[0] == b"content-length" and line[1].isdigit():
+                length = int(line[1][:19])
         found = None
-        if not self._reads_body or any(name in self.names for name, _ in request.headers):
-            found = self._key(request)
+        if lines or not self._reads_body:
+            found = self._key(request, lines)
             if found is None:
                 self._require_key(request)
                 return None
-        length = 0
-        for name, value in request.headers:
-            if name == b"content-length" and value.isdigit():
-                length = int(value[:19])
         if length > self.max_body:
             raise self.too_large()
         return Looked(found, length)
@@ -177,7 +178,7 @@ class HttpRules:
             raise RequestRefused(Problem("request-incomplete"))
 
     def admit(self, request: HttpRequest, looked: Looked) -> Admission | None:
-        found = self._key(request) if looked.key is None else looked.key
+        found = self._key(request, []) if looked.key is None else looked.key
         if found is None:
             self._require_key(request)
             return None
@@ -230,9 +231,9 @@ class HttpRules:
             "requests of unknown callers, another text"
         )
 
-    def _key(self, request: HttpRequest) -> str | None:
-        policy, names = self.policy, self.names
-        lines = [line for line in request.headers if line[0] in names]
+    def _key(self, request: HttpRequest, lines: Fields) -> str | None:
+        """The key in the lines of its field. Without any: the key in another place."""
+        policy = self.policy
         try:
             if len(lines) == 1:
                 key = parse_key([lines[0][1]], strict=policy.strict, most=policy.max_key)

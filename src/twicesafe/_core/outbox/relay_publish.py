@@ -43,7 +43,8 @@ class _PublishLoop(RelayAnswers):
         self.tickets = 0
         self.pause = 0.0
         self.asleep = False
-        self.known: object = None
+        self.usable: dict[int, int] = {}
+        """The slots that this relay may publish from, as this turn began."""
 
     def run(self) -> Flow[None]:
         state = self.state
@@ -67,11 +68,11 @@ class _PublishLoop(RelayAnswers):
 
     def _let_go(self) -> None:
         """Drop rows of slots that we lost or must release; report when those slots are idle."""
-        state = self.state
+        state, before = self.state, self.usable
         unwanted, usable = state.unwanted, state.usable()
-        if usable == self.known and not unwanted:
+        self.usable = usable
+        if before.items() <= usable.items() and not unwanted:
             return
-        self.known = usable
         busy_lanes = {row.lane for rows in self.under_way.values() for row in rows}
         for lane, rows in list(self.lanes.items()):
             if not _is_ours(rows[0], usable) and lane not in busy_lanes:
@@ -87,11 +88,12 @@ class _PublishLoop(RelayAnswers):
         """
         state, todo = self.state, self.todo
         unsettled = todo.done or todo.setbacks or todo.cured
-        if unsettled or self._has_enough() or state.clock() < self.down_until:
+        enough = self.ready and self._has_enough()
+        if unsettled or enough or state.clock() < self.down_until:
             return None
         if self.rows_under_way >= state.batch or len(self.under_way) >= state.concurrency:
             return None
-        slots = state.usable()
+        slots = self.usable
         if not slots:
             state.outage = state.outage or state.unheld
             self.pause = GATHER * 4
@@ -115,13 +117,13 @@ class _PublishLoop(RelayAnswers):
         return len(rows)
 
     def _has_enough(self) -> bool:
-        """A lane is ready. After an outage: one that cannot be to blame for it, unless many are ready.
+        """Lanes are ready. After an outage: one that cannot be to blame for it, unless many are ready.
 
         The suspects alone would be retried forever, with nothing to compare them with.
         """
         if self.compare and len(self.ready) <= self.state.batch:
             return any(not self.suspects[lane] for lane in self.ready)
-        return bool(self.ready)
+        return True
 
     def _make_room(self) -> None:
         """Keep the first row of each ready lane only, if there are more than a batch in all.

@@ -36,14 +36,10 @@ class MysqlOutbox(OutboxPrograms):
 
     def __init__(self, table: str, now: str = NOW, migrates: bool = True) -> None:
         self.schema: MysqlSchema
-        super().__init__(MysqlSchema("mysql_outbox", f"{table}_outbox"), _percents, migrates)
-        self._now = now
+        super().__init__(MysqlSchema("mysql_outbox", f"{table}_outbox"), _percents, now, migrates)
 
     def with_placeholders(self, style: str) -> MysqlOutbox:
         return self  # all its drivers use %s
-
-    def now(self) -> str:
-        return self._now
 
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
         return inlined(column, numbers)
@@ -76,7 +72,7 @@ class MysqlOutbox(OutboxPrograms):
             rows = numbered(f"{self.t}_gates", "g", "gate", gates)
             yield Query(f"SELECT g.gate FROM {rows} FOR UPDATE")
         for part in _parts(added):
-            row = f"({self._now}{', ?' * 8})"
+            row = f"({self.now}{', ?' * 8})"
             yield Change(
                 self.mark(
                     f"INSERT INTO {self.t} (created_at, {WRITTEN}) VALUES {', '.join([row] * len(part))}"
@@ -97,8 +93,8 @@ class MysqlOutboxPort(SqlOutboxPort):
         self._run = run
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        programs = self.programs
-        return self._run(lambda: programs.perform(request), again=type(request) is not Unpark)
+        program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
+        return self._run(lambda: program(request), again=type(request) is not Unpark)
 
 
 def _percents(sql: str) -> str:

@@ -274,7 +274,8 @@ class _AsyncOutboxPort(AsyncOutboxPort):
         return self.programs.with_placeholders(style)
 
     async def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        return await self._loops.here().other.run(self.programs.perform, request)
+        program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
+        return await self._loops.here().other.run(program, request)
 
     async def listen(self, owner: bytes, seconds: float) -> None:
         await self._loops.here().wait(wakeup_id(owner), seconds, self.programs.awaits, owner)

@@ -53,8 +53,8 @@ class PostgresOutbox(OutboxPrograms):
         now: str = NOW,
         migrates: bool = True,
     ) -> None:
-        super().__init__(PostgresOutboxSchema(table, schema, mark), mark, migrates)
-        self._now, self._named = now, (table, schema)
+        super().__init__(PostgresOutboxSchema(table, schema, mark), mark, now, migrates)
+        self._named = (table, schema)
         asked = ", ".join(f"?::{kind}[]" for kind in _TYPES)
         self._add = mark(f"""
             WITH gate AS MATERIALIZED (
@@ -74,16 +74,13 @@ class PostgresOutbox(OutboxPrograms):
         )
         self._ready = mark(f"""
             SELECT EXISTS (
-                SELECT FROM {self.t} o {self._in_trouble}
+                SELECT FROM {self.t} o {self.in_trouble}
                 WHERE slot IN (SELECT slot FROM {self.t}_slots WHERE owner = ?)
                 AND {self.may_go()})""")
 
     def with_placeholders(self, style: str) -> PostgresOutbox:
         marks = {"%s": percents, "$1": dollars}
-        return PostgresOutbox(*self._named, marks[style], self._now, self.migrates)
-
-    def now(self) -> str:
-        return self._now
+        return PostgresOutbox(*self._named, marks[style], self.now, self.migrates)
 
     def noted(self, text: str) -> bytes:
         return text.encode()
@@ -116,7 +113,8 @@ class PostgresOutboxPort(SqlOutboxPort):
         self._awaits = programs.awaits
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        return self._run(self.programs.perform(request))
+        program: Program[Reply] = getattr(self.programs, request.op)(request)
+        return self._run(program)
 
     def listen(self, owner: bytes, seconds: float) -> None:
         self._wait(wakeup_id(owner), seconds, lambda: self._awaits(owner))

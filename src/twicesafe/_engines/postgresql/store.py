@@ -5,10 +5,9 @@ Every wait is bounded: for a connection, for the pool, and for an answer.
 
 from __future__ import annotations
 
-import functools
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -66,9 +65,8 @@ class PostgresStore(Store):
         self.programs = programs_of(settings, WIDE, percents, now)
         outbox = PostgresOutbox(settings.table, settings.schema, percents, now, settings.migrate)
         self._outbox = PostgresOutboxPort(outbox, self._run, self._wait)
-        self._pool: Pool[psycopg.Connection[Any]] = Pool(
-            self._connect, settings.pool, settings.timeout
-        )
+        self._kind = connection_class(settings)
+        self._pool: Pool[Any] = Pool(self._connect, settings.pool, settings.timeout)
         self._listener = Listener(self._connect_listener)
         self._prepares = False
         self._tap: Callable[[str, Any], None] | None = None
@@ -200,37 +198,32 @@ class PostgresStore(Store):
     def _run(self, program: Program[T]) -> T:
         try:
             with self._pool.connection() as connection:
-                return drive(program, self._executor(connection))
+                perform = connection.perform if self._tap is None else self._tapped(connection)
+                return drive(program, perform)
         except SchemaVersionError:
             with self._pool.connection() as connection:  # raises if the tables now keep generations
-                drive(self._schema.version(), self._executor(connection))
+                drive(self._schema.version(), connection.perform)
             raise
 
-    def _executor(self, connection: Any) -> Callable[[Any], Any]:
-        import psycopg
+    def _tapped(self, connection: Any) -> Callable[[Any], Any]:
+        tap = self._tap
+        assert tap is not None
 
-        tap, wait, run = self._tap, connection.wait, connection.statements.run
-
-        def execute(command: Any) -> Any:
-            if tap is not None:
-                tap("before", command)
-            try:
-                reply = wait(run(command))
-            except psycopg.Error as error:
-                raise explain(error, self.url) from error
-            if tap is not None:
-                tap("after", command)
+        def perform(command: Any) -> Any:
+            tap("before", command)
+            reply = connection.perform(command)
+            tap("after", command)
             return reply
 
-        return execute
+        return perform
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> Any:
         settings = self.settings
-        connection = self._connected(bounded_connection(settings.timeout, settings.prepare))
+        connection = self._connected(self._kind)
         try:
             pid = connection.info.backend_pid
             setup = set_up_session(self.programs, pid, settings.prepare, self.url)
-            is_direct = drive(setup, self._executor(connection))
+            is_direct = drive(setup, connection.perform)
             if settings.prepare and not is_direct:
                 if not settings.prepare_given:
                     raise pooler_met(self.url)
@@ -240,29 +233,29 @@ class PostgresStore(Store):
             raise
         return connection
 
-    def _try_prepared(self, connection: psycopg.Connection[Any]) -> None:
+    def _try_prepared(self, connection: Any) -> None:
         """Raise if our prepared statements are lost while another client works. Tried once per store.
 
         A pooler by transaction gives that client the session that we have just used, and us another.
         """
         if self._prepares:
             return
-        with self._connected(type(connection)) as other:
-            mine, theirs = self._executor(connection), self._executor(other)
-            drive(self.programs.clock(), mine)
-            drive(atomically(self._meanwhile(mine), PostgresPrograms.begin), theirs)
+        with self._connected(self._kind) as other:
+            drive(self.programs.clock(), connection.perform)
+            theirs = atomically(self._meanwhile(connection), PostgresPrograms.begin)
+            drive(theirs, other.perform)
         self._prepares = True
 
-    def _meanwhile(self, mine: Callable[[Any], Any]) -> Program[None]:
+    def _meanwhile(self, connection: Any) -> Program[None]:
         yield Query("SELECT 1")
-        drive(self.programs.clock(), mine)
+        drive(self.programs.clock(), connection.perform)
 
     def _connect_listener(self) -> psycopg.Connection[Any]:
         import psycopg
 
-        return self._connected(psycopg.Connection)
+        return self._connected(psycopg.Connection)  # type: ignore[no-any-return]
 
-    def _connected(self, kind: type[psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
+    def _connected(self, kind: Any) -> Any:
         import psycopg
 
         try:
@@ -276,37 +269,22 @@ class PostgresStore(Store):
             raise explain(error, self.url) from error
 
 
-@functools.cache
-def bounded_connection(timeout: float, prepares: bool) -> type[psycopg.Connection[Any]]:
-    """A connection class on which no statement waits longer than this for the server.
-
-    The server may be stopped, or unreachable without an error: TCP alone would wait forever.
-    """
+def connection_class(settings: Settings) -> Any:
+    """A class of connections that perform the commands of programs, each within the time-out."""
     import psycopg
 
-    def bounded(waits: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        until = time.monotonic() + timeout
-        ready: Any = None
-        while True:
-            try:
-                wanted = waits.send(ready)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            ready = yield wanted
-            if not ready and time.monotonic() > until:
-                raise psycopg.OperationalError(f"no answer within {timeout:g} s")
-
-    class BoundedConnection(psycopg.Connection[Any]):
-        statements: StatementRunner
-
+    class StoreConnection(psycopg.Connection[Any]):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.statements = StatementRunner(self, prepares)
+            self._run = StatementRunner(self, settings.prepare, settings.timeout).run
 
-        def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-            return super().wait(bounded(gen), *args, **kwargs)
+        def perform(self, command: Any) -> Any:
+            try:
+                return self.wait(self._run(command))
+            except psycopg.Error as error:
+                raise explain(error, settings.url) from error
 
-    return BoundedConnection
+    return StoreConnection
 
 
 def connection_options(timeout: float) -> dict[str, Any]:

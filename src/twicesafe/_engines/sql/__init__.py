@@ -6,6 +6,7 @@ searching              the requests about many records: browse, count, the audit
 in_transaction         the record in the caller's transaction
 outbox_programs        the outbox, for operators and for `add`
 outbox_relay_programs  the outbox, for relays
+outbox_statements      the statements of relays, as text
 outbox_dialect         what differs between engines: the clock, locks, lists
 run_programs           durable runs; `run_upkeep` for the completer, `step_rows` for their steps
 migrations, layouts    numbered schema files, and the layout that each version has

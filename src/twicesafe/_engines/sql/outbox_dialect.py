@@ -1,5 +1,8 @@
 """One engine's SQL for the outbox: its clock, its locks, and how it writes lists and upserts.
 
+Statements are written once, when the outbox is made (`outbox_statements`). Only those with a list are
+finished at each request (`among`, `not_among`), because most engines have no arrays.
+
 Time is read once per statement (`instant`). If it were read once per row, a back-off could end between
 two rows of a lane. The first would be skipped, and the second published before it.
 """
@@ -47,24 +50,23 @@ class OutboxDialect(abc.ABC):
     part: ClassVar[int] = 2000
     """Rows that are set aside or returned in one transaction: few enough for any time-out."""
 
-    def __init__(self, schema: Schema, mark: Callable[[str], str], migrates: bool) -> None:
+    def __init__(
+        self, schema: Schema, mark: Callable[[str], str], now: str, migrates: bool
+    ) -> None:
         self.schema = schema
         self.t = schema.table
         self.audit = f"{schema.table.removesuffix('_outbox')}_audit"
         """Of the records, which are in the same database."""
         self.mark = mark
+        self.now = now
+        """The store's time in milliseconds, as SQL. It may differ for each row: see `instant`."""
         self.migrates = migrates
         """Create its tables if they are missing."""
-        self._in_trouble = f"LEFT JOIN {self.t}_troubles t ON t.lane = o.lane"
-        self._columns = ", ".join(f"o.{name}" for name in COLUMNS.split(", "))
-
-    @abc.abstractmethod
-    def now(self) -> str:
-        """The store's time in milliseconds, as SQL. It may differ for each row: see `instant`."""
+        self.in_trouble = f"LEFT JOIN {self.t}_troubles t ON t.lane = o.lane"
 
     def instant(self) -> str:
         """The store's time as SQL, one value for the whole statement: a subquery is evaluated once."""
-        return f"(SELECT {self.now()})"
+        return f"(SELECT {self.now})"
 
     def noted(self, text: str) -> Any:
         """An operator's name or reason, in the type of the audit's columns."""

@@ -14,8 +14,8 @@ now. Everything else that a relay writes is checked against the slot's owner and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -27,30 +27,28 @@ from ..._core.outbox.requests import (
     Heartbeat,
     LeasedSlots,
     Message,
-    OutboxRequest,
     Pending,
     Prepare,
-    Reply,
     Setback,
     Settle,
 )
 from ...stores._base import Program
 from .commands import Change, Query, atomically
-from .migrations import check, migrate
-from .outbox_dialect import FALSE, TRUE, OutboxDialect
+from .migrations import Schema, check, migrate
+from .outbox_dialect import OutboxDialect
+from .outbox_statements import RelayStatements
 
 __all__ = ["RelayPrograms"]
 
-_DAY: Final = 86_400_000
-
 
 class RelayPrograms(OutboxDialect):
-    """The base class of `OutboxPrograms`."""
+    """The base class of `OutboxPrograms`: one program per request, under the request's `op`, atomic."""
 
-    def perform(self, ask: OutboxRequest[Reply]) -> Program[Reply]:
-        """One request, atomically."""
-        program: Program[Reply] = getattr(self, ask.op)(ask)
-        return program
+    def __init__(
+        self, schema: Schema, mark: Callable[[str], str], now: str, migrates: bool
+    ) -> None:
+        super().__init__(schema, mark, now, migrates)
+        self.sql = RelayStatements(self)
 
     def outbox_prepare(self, ask: Prepare) -> Program[list[str]]:
         version = yield from self.schema.version()
@@ -67,113 +65,77 @@ class RelayPrograms(OutboxDialect):
     # -- slots --------------------------------------------------------------------------------
 
     def outbox_heartbeat(self, ask: Heartbeat) -> Program[LeasedSlots]:
+        if ask.leave:
+            return self._leave(ask.owner)
         return atomically(self._renew_slots(ask), self.begin)
 
+    def _leave(self, owner: bytes) -> Program[LeasedSlots]:
+        """Between the two statements it looks as after a crash, but its slots are free."""
+        yield Change(self.sql.release_all, (b"", owner))
+        yield Change(self.sql.leave, (owner,))
+        return LeasedSlots({}, 0)
+
     def _renew_slots(self, ask: Heartbeat) -> Program[LeasedSlots]:
-        give = frozenset(range(SLOTS)) if ask.leave else ask.give
-        if give:
-            which, numbers = self.among("slot", sorted(give))
-            free = (
-                f"UPDATE {self.t}_slots SET owner = ?, lease_until = 0 WHERE owner = ? AND {which}"
-            )
-            yield Change(self.mark(free), (b"", ask.owner, *numbers))
-        if ask.leave:
-            yield Change(self.mark(f"DELETE FROM {self.t}_relays WHERE owner = ?"), (ask.owner,))
-            return LeasedSlots({}, 0)
-        now = self.instant()
-        until = f"{now} + {ask.lease:d}"
-        # Accepted after the end of the lease, too, unless another relay took over (P4).
-        renew = f"UPDATE {self.t}_slots SET lease_until = {until} WHERE owner = ?"
-        yield Change(self.mark(renew), (ask.owner,))
-        columns, values = "owner, seen_until, asleep", f"?, {until}, {FALSE}"
-        seen = self.upsert(f"{self.t}_relays", columns, values, ["seen_until"])
-        yield Change(self.mark(seen), (ask.owner,))
-        alive = f"SELECT count(*) FROM {self.t}_relays WHERE seen_until > {now}"
-        share = -(-SLOTS // max(1, (yield Query(alive))[0][0]))
-        mine = f"SELECT slot, fence FROM {self.t}_slots WHERE owner = ?"
-        held = dict((yield Query(self.mark(mine), (ask.owner,))))
+        sql, owner = self.sql, ask.owner
+        if ask.give:
+            which, numbers = self.among("slot", sorted(ask.give))
+            yield Change(self.mark(f"{sql.release} AND {which}"), (b"", owner, *numbers))
+        yield Change(sql.renew, (ask.lease, owner))
+        yield Change(sql.seen, (owner, ask.lease))
+        rows = yield Query(sql.standing, (owner,))  # at least one: we have just been seen
+        _, _, alive, any_old, any_outdated = rows[0]
+        held = {row[0]: row[1] for row in rows if row[0] is not None}
+        share = -(-SLOTS // max(1, alive))
         if len(held) < share:
-            held |= yield from self._take(ask.owner, now, until, share - len(held), give)
-        old = f"{now} - {_DAY:d}"
-        # One by one: a DELETE that searches for them would wait for every relay that renews.
-        for (gone,) in (yield Query(f"SELECT owner FROM {self.t}_relays WHERE seen_until < {old}")):
-            remove = f"DELETE FROM {self.t}_relays WHERE owner = ? AND seen_until < {old}"
-            yield Change(self.mark(remove), (bytes(gone),))
-        yield from self._end_outdated_troubles(now)
+            held |= yield from self._take(ask, share - len(held))
+        if any_old:
+            for (gone,) in (yield Query(sql.old_relays)):
+                yield Change(sql.remove_old, (bytes(gone),))
+        if any_outdated:
+            yield from self._end_outdated_troubles()
         return LeasedSlots(held, share)
 
-    def _end_outdated_troubles(self, now: str) -> Program[None]:
-        """A relay that did not know that a lane is blocked may publish its message: then the lane continues."""
-        outdated = (
-            f"SELECT t.lane FROM {self.t}_troubles t WHERE t.parked = {FALSE}"
-            f" AND t.not_before <= {now}"
-            f" AND NOT EXISTS (SELECT 1 FROM {self.t} o WHERE o.n = t.n) LIMIT 100"
-        )
-        for (lane,) in (yield Query(outdated)):
-            recorded = f"SELECT n FROM {self.t}_troubles WHERE lane = ? AND parked = {FALSE}"
-            found = yield Query(self.mark(recorded) + self.skip, (lane,))
-            there = f"SELECT 1 FROM {self.t} WHERE n = ?"
-            if found and not (yield Query(self.mark(there) + self.share, found[0])):
-                yield from self._resume(lane)
-
-    def _take(
-        self, owner: bytes, now: str, until: str, count: int, given: frozenset[int]
-    ) -> Program[dict[int, int]]:
+    def _take(self, ask: Heartbeat, count: int) -> Program[dict[int, int]]:
         """Take free slots and raise their fences. Skips those that another relay is taking now."""
-        free = f"SELECT slot, fence FROM {self.t}_slots WHERE lease_until <= {now}"
-        rows = yield Query(f"{free} ORDER BY slot LIMIT {count + len(given):d}{self.skip}")
-        taken = {slot: fence + 1 for slot, fence in rows if slot not in given}
-        taken = dict(list(taken.items())[:count])
+        rows = yield Query(self.sql.free_slots, (count + len(ask.give),))
+        free = [(slot, fence + 1) for slot, fence in rows if slot not in ask.give]
+        taken = dict(free[:count])
         if taken:
             which, numbers = self.among("slot", list(taken))
-            yield Change(
-                self.mark(
-                    f"UPDATE {self.t}_slots SET owner = ?, fence = fence + 1,"
-                    f" lease_until = {until} WHERE {which}"
-                ),
-                (owner, *numbers),
-            )
+            take = self.mark(f"{self.sql.take} {which}")
+            yield Change(take, (ask.owner, ask.lease, *numbers))
         return taken
 
+    def _end_outdated_troubles(self) -> Program[None]:
+        """A relay that did not know that a lane is blocked may publish its message: then the lane continues."""
+        sql = self.sql
+        for (lane,) in (yield Query(sql.outdated)):
+            found = yield Query(sql.lock_outdated, (lane,))
+            if found and not (yield Query(sql.share_pending, found[0])):
+                yield from self._resume(lane)
+
     def outbox_awake(self, ask: Awake) -> Program[None]:
-        awake = f"UPDATE {self.t}_relays SET asleep = {FALSE} WHERE owner = ?"
-        yield Change(self.mark(awake), (ask.owner,))
+        yield Change(self.sql.awake, (ask.owner,))
 
     # -- rows ---------------------------------------------------------------------------------
 
     def outbox_fetch(self, ask: Fetch) -> Program[Fetched]:
-        mine, slots = self.among("o.slot", ask.slots)
-        where, args = [mine], [*slots]
+        chosen, args = self.among("o.slot", ask.slots)
         if ask.except_lanes:
             others, lanes = self.not_among("o.lane", ask.except_lanes)
-            where.append(others)
-            args += lanes
-        rows = yield Query(
-            self.mark(
-                f"SELECT {self._columns}, CASE WHEN t.n = o.n THEN t.attempts ELSE 0 END,"
-                f" CASE WHEN t.n = o.n THEN 1 ELSE 0 END,"
-                f" CASE WHEN EXISTS (SELECT 1 FROM {self.t}_troubles) THEN 1 ELSE 0 END"
-                f" FROM {self.t} o {self._in_trouble}"
-                f" WHERE {' AND '.join([*where, self.may_go()])} ORDER BY o.n LIMIT {ask.limit:d}"
-            ),
-            tuple(args),
-        )
+            chosen, args = f"{chosen} AND {others}", (*args, *lanes)
+        sql = self.sql
+        fetch = f"{sql.fetch} {chosen} ORDER BY o.n LIMIT {ask.limit:d}"
+        rows = yield Query(self.mark(fetch), args)
         fetched = Fetched([_pending(row) for row in rows], {})
         if rows and not rows[0][-1]:
             return fetched
-        if not rows and not (yield Query(f"SELECT 1 FROM {self.t}_troubles LIMIT 1")):
+        if not rows and not (yield Query(sql.any_trouble)):
             return fetched
         if len(rows) == ask.limit:  # later rows were not read, and delay nothing
-            where.append(f"o.n <= {rows[-1][0]:d}")
-        where.append(f"(t.parked = {TRUE} OR o.n > t.n)")
-        passed = yield Query(
-            self.mark(
-                f"SELECT o.n, o.lane FROM {self.t} o JOIN {self.t}_troubles t ON t.lane = o.lane"
-                f" WHERE {' AND '.join(where)} ORDER BY o.n LIMIT {self.part:d}"
-            ),
-            tuple(args),
-        )
-        for n, lane in passed:
+            chosen = f"{chosen} AND o.n <= {rows[-1][0]:d}"
+        passed = f"{sql.passed} {chosen} ORDER BY o.n LIMIT {self.part:d}"
+        for n, lane in (yield Query(self.mark(passed), args)):
             fetched.aside.setdefault(bytes(lane), []).append(n)
         return fetched
 
@@ -188,20 +150,17 @@ class RelayPrograms(OutboxDialect):
         return 0
 
     def _settle(self, ask: Settle) -> Program[int]:
+        sql = self.sql
         refused = yield from self._only_delete(ask.done)
         for lane, n in ask.cured.items():
-            recorded = (
-                f"SELECT 1 FROM {self.t}_troubles WHERE lane = ? AND n = ? AND parked = {FALSE}"
-            )
-            if (yield Query(self.mark(recorded) + self.lock, (lane, n))):
+            if (yield Query(sql.lock_cured, (lane, n))):
                 yield from self._resume(lane)
         for setback in ask.setbacks:
             if not (yield from self._set_back(ask.owner, setback)):
                 refused += 1
         for lane, numbers in ask.aside.items():
             # Under a lock: the lane may be unblocked just now, or more of its rows may be released.
-            recorded = f"SELECT n, parked FROM {self.t}_troubles WHERE lane = ?"
-            for last, parked in (yield Query(self.mark(recorded) + self.lock, (lane,))):
+            for last, parked in (yield Query(sql.lock_trouble, (lane,))):
                 moved = [n for n in numbers if parked or n > last]
                 yield from self._move(self.t, f"{self.t}_parked", moved)
         return refused
@@ -211,41 +170,27 @@ class RelayPrograms(OutboxDialect):
 
         While more rows are set aside, the lane may send the returned ones, and no later ones.
         """
-        waiting = f"SELECT n FROM {self.t}_parked WHERE lane = ? AND skipped_at = 0"
-        rows = yield Query(self.mark(f"{waiting} ORDER BY n LIMIT {self.part:d}"), (lane,))
-        numbers = [row[0] for row in rows]
+        numbers = [n for (n,) in (yield Query(self.sql.waiting, (lane,)))]
         yield from self._move(f"{self.t}_parked", self.t, numbers)
         if len(numbers) < self.part:
-            over = f"DELETE FROM {self.t}_troubles WHERE lane = ?"
+            yield Change(self.sql.end_trouble, (lane,))
         else:
-            over = (
-                f"UPDATE {self.t}_troubles SET n = {numbers[-1]:d}, attempts = 0, not_before = 0,"
-                f" parked = {FALSE} WHERE lane = ?"
-            )
-        yield Change(self.mark(over), (lane,))
+            yield Change(self.sql.move_trouble, (numbers[-1], lane))
 
     def _set_back(self, owner: bytes, it: Setback) -> Program[bool]:
-        held = f"SELECT 1 FROM {self.t}_slots WHERE slot = ? AND owner = ? AND fence = ?"
-        if not (yield Query(self.mark(held) + self.share, (it.slot, owner, it.fence))):
+        sql = self.sql
+        if not (yield Query(sql.holds, (it.slot, owner, it.fence))):
             return False
         # Nothing to do if it was written before, or if the row is gone. A relay that lost the slot
         # during its call published it.
-        there = f"SELECT 1 FROM {self.t} WHERE n = ?"
-        if not (yield Query(self.mark(there) + self.lock, (it.n,))):
+        if not (yield Query(sql.lock_pending, (it.n,))):
             return True
-        recorded = f"SELECT attempts FROM {self.t}_troubles WHERE lane = ? AND n = ?"
-        found = yield Query(self.mark(recorded) + self.lock, (it.lane, it.n))
+        found = yield Query(sql.lock_attempts, (it.lane, it.n))
         if it.attempts != (found[0][0] if found else 0) + it.counts:
             return True
-        now, park = self.instant(), TRUE if it.park else FALSE
-        fresh = [] if found else ["since"]
-        record = self.upsert(
-            f"{self.t}_troubles",
-            "lane, n, attempts, not_before, parked, error, since",
-            f"?, {it.n:d}, {it.attempts:d}, {now} + {it.delay:d}, {park}, ?, {now}",
-            ["n", "attempts", "not_before", "parked", "error", *fresh],
-        )
-        yield Change(self.mark(record), (it.lane, it.error))
+        refuse = sql.refuse_again if found else sql.refuse
+        values = (it.lane, it.n, it.attempts, it.delay, it.park, it.error)
+        yield Change(refuse, values)
         return True
 
     def _move(self, source: str, target: str, numbers: Sequence[int]) -> Program[None]:

@@ -13,7 +13,10 @@ from ..sql.migrations import Schema
 from ..sql.outbox_dialect import WRITTEN, all_values_of, inlined, marked
 from ..sql.outbox_programs import OutboxPrograms, RunProgram, SqlOutboxPort
 
-__all__ = ["SqliteOutbox", "SqliteOutboxPort"]
+__all__ = ["CLOCK", "SqliteOutbox", "SqliteOutboxPort"]
+
+CLOCK: Final = "twicesafe_now"
+"""SQLite has no clock. Each connection of the store has this function, which reads the store's."""
 
 ROWS: Final = 50
 """In one INSERT: older versions of SQLite allow at most 999 values in a statement."""
@@ -27,16 +30,12 @@ class SqliteOutbox(OutboxPrograms):
     skip: ClassVar[str] = ""
 
     def __init__(
-        self, schema: Schema, now: Callable[[], int], migrates: bool = True, style: str = "?"
+        self, schema: Schema, migrates: bool = True, style: str = "?", now: str = f"{CLOCK}()"
     ) -> None:
-        super().__init__(schema, str if style == "?" else _marker(style), migrates)
-        self._now = now
+        super().__init__(schema, str if style == "?" else _marker(style), now, migrates)
 
     def with_placeholders(self, style: str) -> SqliteOutbox:
-        return SqliteOutbox(self.schema, self._now, self.migrates, style)
-
-    def now(self) -> str:
-        return f"{self._now():d}"
+        return SqliteOutbox(self.schema, self.migrates, style, self.now)
 
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
         return inlined(column, numbers)
@@ -65,8 +64,8 @@ class SqliteOutboxPort(SqlOutboxPort):
         self._read, self._write = read, write
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        run = self._read if request.reads else self._write
-        return run(self.programs.perform(request))
+        program: Program[Reply] = getattr(self.programs, request.op)(request)
+        return self._read(program) if request.reads else self._write(program)
 
 
 def _marker(style: str) -> Callable[[str], str]:

@@ -7,6 +7,8 @@ Here is what they open, keep in order and check. `requests` chooses how a reques
 from __future__ import annotations
 
 import os
+import sqlite3
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -23,7 +25,7 @@ from ..sql.moving import RecordMoves
 from .database_file import DatabaseFile
 from .doctor import findings
 from .in_transaction import SqliteInTransaction
-from .outbox_programs import SqliteOutbox, SqliteOutboxPort
+from .outbox_programs import CLOCK, SqliteOutbox, SqliteOutboxPort
 from .programs import (
     SqlitePrograms,
     SqliteRecordsSchema,
@@ -66,8 +68,7 @@ class SqliteStore(SqliteRequests, Store):
         self._schema = SqliteRecordsSchema("sqlite", self._table)
         self._clock = now
         outbox = SqliteSchema("sqlite_outbox", f"{self._table}_outbox")
-        statements = SqliteOutbox(outbox, lambda: self.programs.now(), migrate)  # noqa: PLW0108 - it may change
-        self._outbox = SqliteOutboxPort(statements, self._read, self._write)
+        self._outbox = SqliteOutboxPort(SqliteOutbox(outbox, migrate), self._read, self._write)
         if migrate:
             self.migrated = self._write(prepare(self._schema, SqlitePrograms.begin))
         self._migrates = migrate
@@ -122,6 +123,18 @@ class SqliteStore(SqliteRequests, Store):
             agreed = agreed_offset(self._table, self.programs.records, boot)
             offset = self._write(atomically(agreed, SqlitePrograms.begin))
         self.programs.now = clock_from(offset)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = super()._connect()
+        store = weakref.ref(self)  # the driver's reference to a function is unknown to Python's gc
+
+        def now() -> int:
+            it = store()
+            assert it is not None
+            return it.programs.now()
+
+        connection.create_function(CLOCK, 0, now)
+        return connection
 
     # -- upkeep -------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import utils
 
 from ... import AsyncReceiver, ConfigurationError, Policy, Receiver
-from ..._core.http.credentials import credentials
+from ..._core.http.key_field import credentials
 from ..._core.http.message import HttpRequest
 from ..._core.http.policy import DEFAULT_SCOPE, HttpPolicy
 from ..._values.cipher import Cipher
