@@ -935,3 +935,15 @@ def test_each_failure_to_publish_a_dead_letter_is_an_event() -> None:
         report = setting.drain(refuse, dead_letter=full)
     assert (report.dead, report.retried) == (1, 0)
     assert told == ["dead letter: OverflowError"] * 2
+
+
+@pytest.mark.parametrize("idle", [0, -1, "0s"])
+async def test_an_idle_time_in_which_no_broker_could_send_is_refused(
+    setting: Setting, idle: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match="idle"):
+        setting.consumer().drain(print, idle=idle)
+    async with AsyncReceiver.open("memory://") as other:
+        consumer = AsyncConsumer(MemoryBroker().source("orders"), receiver=other)
+        with pytest.raises(ConfigurationError, match="idle"):
+            await consumer.drain(asyncio.sleep, idle=idle)
