@@ -644,10 +644,11 @@ def test_a_setting_that_librdkafka_does_not_know_is_refused():
 def test_dead_letters_go_to_the_same_cluster_as_the_same_user():
     source = KafkaSource.open(
         "kafka://h1:9092,h2:9092?topics=a&group=b&max.poll.interval.ms=90000"
-        "&security.protocol=SASL_SSL&sasl.username=u&sasl.password=p%26q"
+        "&security.protocol=SASL_SSL&sasl.mechanism=PLAIN&sasl.username=u&sasl.password=p%26q"
     )
     assert source.dead_url == (
-        "kafka://h1:9092,h2:9092?security.protocol=SASL_SSL&sasl.username=u&sasl.password=p%26q"
+        "kafka://h1:9092,h2:9092?security.protocol=SASL_SSL&sasl.mechanism=PLAIN&sasl.username=u"
+        "&sasl.password=p%26q"
     )
     assert source.dead_topic("orders") == "orders.dead"
     assert (source.name, source.can_delay, source.ack_wait) == ("b", False, 0)

@@ -316,7 +316,7 @@ def _raised(
     claim.over = True
     if call.observed:
         failed(call, claim, type(reply.error).__qualname__, type(end) is Complete)
-    if isinstance(reply.error, Exception):  # a cancellation or an interrupt is not counted
+    if _is_counted(call, reply.error):
         policy = call.policy
         owner = new_owner()
         end.owner = owner
@@ -328,6 +328,16 @@ def _raised(
         again = ClaimRequest(call.key, owner, 5000, policy.max_attempts, False, call.fingerprint)
         yield DeferredWrite(again, end)
     return reply
+
+
+def _is_counted(call: Call, error: BaseException) -> bool:
+    """A caller's cancellation or interrupt says nothing about the message. In a consumer, which interrupts no
+    handler, the handler itself raised it: without a count, a message that exits would do so after each restart."""
+    if isinstance(error, Exception):
+        return True
+    return (
+        call.decide is not None and type(error).__name__ != "CancelledError"
+    )  # the consumer's own
 
 
 def apply_deferred(row: Row | None, ask: DeferredWrite, now: int, floor: int) -> Row | None:
