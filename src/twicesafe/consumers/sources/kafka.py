@@ -62,6 +62,7 @@ ADMIN: Final = 10.0
 class KafkaSource:
     """Blocking, by confluent-kafka."""
 
+    broker = "Kafka"
     ack_wait = 0.0
     can_delay = False
     most_held = 100_000
