@@ -103,7 +103,11 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(line: Line, stream
     why = ("--by", "ana", "--why", "fixed")
     assert line("dead-letters", "replay", *look, *why).status == 2, "name them, or --all"
     assert line("dead-letters", "replay", "--all", "--reason", "x", *look, *why).status == 1
-    assert line("dead-letters", "replay", "bad", *look, *why, "--json").data["replayed"] == 1
+    replay = ("dead-letters", "replay", "bad", "typo", *look, *why)
+    counted = line(*replay, "--dry-run", "--json").data
+    assert (counted["matched"], counted["missing"]) == (1, ["typo"])
+    done = line(*replay, "--json")
+    assert (done.status, done.data["replayed"], done.data["missing"]) == (1, 1, ["typo"])
     assert consumed(line, stream, "say", "--json").data["ran"] == 1
     assert line("dead-letters", "list", *look, store=False).out.strip().endswith("no dead letters")
 
@@ -133,7 +137,7 @@ def test_discard_removes_for_good(line: Line, stream: Stream) -> None:
     consumed(line, stream, "charge")
     why = ("--by", "ana", "--why", "a test")
     ran = line("dead-letters", "discard", "--all", "--from", stream.dead, *why, "--yes", "--json")
-    assert ran.data == {"discarded": 1, "unaudited": []}
+    assert ran.data == {"discarded": 1, "unaudited": [], "missing": []}
     (entry,) = line("audit", "--json").data["actions"]
     assert (entry["action"], entry["by"], entry["why"]) == ("discard", "ana", "a test")
     stream.send("bad")  # its key stays parked: a repeat does not run

@@ -935,3 +935,34 @@ def test_each_failure_to_publish_a_dead_letter_is_an_event() -> None:
         report = setting.drain(refuse, dead_letter=full)
     assert (report.dead, report.retried) == (1, 0)
     assert told == ["dead letter: OverflowError"] * 2
+
+
+@pytest.mark.parametrize("idle", [0, -1, "0s"])
+async def test_an_idle_time_in_which_no_broker_could_send_is_refused(
+    setting: Setting, idle: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match="idle"):
+        setting.consumer().drain(print, idle=idle)
+    async with AsyncReceiver.open("memory://") as other:
+        consumer = AsyncConsumer(MemoryBroker().source("orders"), receiver=other)
+        with pytest.raises(ConfigurationError, match="idle"):
+            await consumer.drain(asyncio.sleep, idle=idle)
+
+
+@pytest.mark.parametrize("value", [object(), "x" * 300_000], ids=["not storable", "too large"])
+def test_a_repeat_of_work_whose_result_was_not_kept_did_not_run(
+    setting: Setting, value: object
+) -> None:
+    ran: list[str | None] = []
+
+    def handle(message: Message) -> object:
+        ran.append(message.id)
+        return value
+
+    counted = []
+    for _ in range(2):
+        setting.broker.send("orders", b"{}", id="a")
+        report = setting.drain(handle)
+        counted.append((report.ran, report.replayed))
+    assert ran == ["a"]
+    assert counted == [(1, 0), (0, 1)]

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from twicesafe import AsyncReceiver, Backoff, Outbox, OutboxRelay, Policy, Receiver
 from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, DeadLetters, Letter, Message
 from twicesafe.consumers.sources import Received
-from twicesafe.errors import StoreUnavailableError
+from twicesafe.consumers.sources.redis import RedisStreamSource
+from twicesafe.errors import StoreUnavailableError, UsageError
 from twicesafe.testing import MemoryBroker
 from twicesafe.testing._memory_broker import MemorySource
 
@@ -318,7 +319,7 @@ def test_a_dead_letter_that_is_too_large_is_brief(place: Place, limit: int) -> N
     assert place.consume(refuse_at_length, dead_letter=narrow).dead == 1
     (sent,) = narrow.taken
     headers = {name.removeprefix("twicesafe-dead-"): text for name, text in sent.headers.items()}
-    needed = {"reason", "topic", "place", "key", "lane"}
+    needed = {"reason", "topic", "place", "broker", "key", "lane"}
     if limit > 1000:
         assert headers.keys() == needed | {"error", "position", "consumer"}
         assert len(headers["reason"]) > 1000
@@ -340,3 +341,19 @@ async def test_an_async_consumer_does_the_same(tmp_path: Any) -> None:
         async with consumer:
             assert (await consumer.drain(handle, idle=0.1)).dead == 1
     assert narrow.tried == 2
+
+
+def test_a_letter_of_another_broker_is_not_sent_where_no_consumer_reads(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.send("o-1")
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisStreamSource, "broker", "Kafka")
+        assert place.consume(refuse).dead == 1
+    with DeadLetters.open(place.dead_url) as dead:
+        with pytest.raises(UsageError, match="came from Kafka, and is on Redis"):
+            dead.replay(place.receiver, by="ann", why="x")
+        assert [letter.id for letter in dead.look()] == ["o-1"]
+        there = f"{place.base}?stream={place.stream}.there"
+        assert dead.replay(place.receiver, by="ann", why="x", to=there).replayed == 1
+    assert place.client.xlen(f"{place.stream}.there") == 1

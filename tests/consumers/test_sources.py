@@ -35,3 +35,32 @@ def test_an_option_that_nothing_reads_is_refused(url: str, open_url: Callable[[s
         url = url.partition("?")[0] + "?timeout=3"
     with pytest.raises(ConfigurationError, match="'ack_wat'"):
         open_url(f"{url}&ack_wat=5s")
+
+
+@pytest.mark.parametrize(
+    "url, meant",
+    [
+        ("amqp://h/?queue=q&prefecth=3", "prefetch"),
+        ("nats://h?stream=S&durable=d&akc_wait=3", "ack_wait"),
+        ("redis://h/0?stream=s&group=g&cosumer=x", "consumer"),
+        ("kafka://h?topic=t&group=g", "topics"),
+        ("sqs://q?endpint=x", "endpoint"),
+    ],
+)
+def test_a_misspelt_option_is_named_with_what_was_meant(url: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'"):
+        open_source(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["kafka://h?topics=t&group=g&no.such=1", "kafka://h?topics=t&group=g&isolation.level=x"]
+)
+def test_what_librdkafka_refuses_is_refused_before_the_first_message(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="librdkafka refused"):
+        open_source(url)
+
+
+@pytest.mark.parametrize("option", ["heartbeat=5", "name=billing", "no_verify_ssl=1"])
+def test_options_of_the_amqp_driver_are_passed_on(option: str) -> None:
+    opened: Any = open_source(f"amqp://h/?queue=q&{option}")
+    assert opened._url == f"amqp://h/?{option}"

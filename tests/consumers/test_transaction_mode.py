@@ -6,6 +6,7 @@ The tests leave such marks by hand, and one kills real processes.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 import subprocess
@@ -249,6 +250,65 @@ async def test_the_async_consumer_counts_crashes_too(shop: Shop) -> None:
     assert (report.ran, report.dead) == (1, 1)
     assert shop.attempts == [("a", 2)]
     assert [id_ for id_, _ in shop.dead] == ["poison"]
+
+
+class _Odd(BaseException):
+    """As `gevent.Timeout` and `trio.Cancelled` are."""
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, _Odd])
+def test_a_handler_that_exits_does_not_do_so_after_each_restart(
+    shop: Shop, kind: type[BaseException]
+) -> None:
+    def handle(connection: sqlite3.Connection, message: Message) -> None:
+        shop.handle(connection, message)
+        if message.id == "exits":
+            raise kind
+
+    shop.broker.send("orders", id="exits")
+    shop.broker.send("orders", id="b")
+    for _ in range(MOST):
+        with shop.consumer(concurrency=1) as consumer, pytest.raises(kind):
+            consumer.drain(handle, idle=0.05)
+    assert shop.drain().dead == 1
+    assert [id_ for id_, _ in shop.attempts].count("exits") == MOST
+    assert [id_ for id_, _ in shop.dead] == ["exits"]
+    assert shop.booked() == ["b"]
+
+
+async def test_an_async_handler_that_exits_is_counted_and_a_cancelled_consumer_is_not(
+    shop: Shop,
+) -> None:
+    aiosqlite = pytest.importorskip("aiosqlite")
+    started = asyncio.Event()
+
+    async def handle(connection: Any, message: Message) -> None:
+        claim = current_claim()
+        assert claim is not None
+        shop.attempts.append((message.id, claim.attempt))
+        if len(shop.attempts) == 1:
+            started.set()
+            await asyncio.Event().wait()
+        raise _Odd
+
+    async with AsyncInbox.open(f"sqlite:///{shop.path}") as inbox:
+        for run in range(3):
+            broker = (
+                MemoryBroker()
+            )  # the fetch of a cancelled consumer may still take from the other
+            broker.send("orders", id="a")
+            consumer = AsyncConsumer(
+                broker.source("orders"), inbox=inbox, policy=POLICY,
+                connect=lambda: aiosqlite.connect(shop.path),
+            )  # fmt: skip
+            async with consumer:
+                running = asyncio.create_task(consumer.run(handle))
+                await started.wait()
+                if run == 0:
+                    running.cancel()
+                with pytest.raises(_Odd if run else asyncio.CancelledError):
+                    await running
+    assert [attempt for _, attempt in shop.attempts] == [1, 1, 2]
 
 
 # --- processes that die --------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tests.servers import free_port
 from twicesafe import BrokerUnavailableError, ConfigurationError
 from twicesafe._core.outbox.requests import Message
 from twicesafe.outbox.publishers import NOT_TRIED, NotNow, open_publisher
+from twicesafe.outbox.publishers.kafka import KafkaPublisher
 from twicesafe.outbox.publishers.webhook import WebhookPublisher, verify_signature
 from twicesafe.propagation import extract
 
@@ -220,9 +221,32 @@ def test_kafka_away():
 def test_kafka_settings_are_checked():
     with pytest.raises(ConfigurationError, match="kafka://host"):
         open_publisher("kafka://user:password@host:9092")
-    publisher: Any = open_publisher("kafka://localhost:1?no.such=1")
+    with pytest.raises(ConfigurationError, match="librdkafka refused"):
+        open_publisher("kafka://localhost:1?no.such=1")
+    publisher = KafkaPublisher({"bootstrap.servers": "localhost:1", "no.such": "1"})
     with pytest.raises(ConfigurationError, match="librdkafka refused"):
         publisher.publish([message("1")])
+
+
+@pytest.mark.parametrize(
+    "url, meant",
+    [
+        ("amqp://h/?exchnge=x", "exchange"),
+        ("nats://h?dedup=false", "deduplicate"),
+        ("redis://h/0?straem=x", "stream"),
+        ("kafka://h?prefx=x", "prefix"),
+        ("sqs://?regon=x", "region"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_refused(url: str, meant: str):
+    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'"):
+        open_publisher(url)
+
+
+@pytest.mark.parametrize("url", ["amqp://host:x/", "nats://host:x", "amqp://", "nats://u:p@"])
+def test_a_host_that_cannot_be_one_is_refused(url: str):
+    with pytest.raises(ConfigurationError, match="host:port"):
+        open_publisher(url)
 
 
 # --- web hooks -----------------------------------------------------------------------------------------

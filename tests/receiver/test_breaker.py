@@ -18,7 +18,9 @@ from twicesafe import (
     StoreUnavailableError,
 )
 from twicesafe import events as ev
+from twicesafe.consumers import AsyncConsumer, Consumer, Message
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
+from twicesafe.testing import MemoryBroker
 
 BREAKER = Breaker(failures=3, rest=1000, longest_rest=1000)
 ALL = ("claim", "complete", "fail", "renew", "abandon", "read", "survey")
@@ -277,4 +279,48 @@ def test_a_batch_with_a_time_limit_ends_in_the_fallback_although_the_store_is_ba
 
     ended = bench.process_many(["a", "b"], handle, key=str)
     assert [getattr(one, "value", one) for one in ended] == ["a", "b"]
+    assert receiver._runtime.guard.lent == set()
+
+
+def test_a_consumer_that_began_before_the_outage_uses_it(bench: Bench):
+    """Its run takes hours, and began when the store worked."""
+    guarded(bench, Breaker(failures=1, rest=1000, longest_rest=1000, fallback=fallback(bench)))
+    broker, ran = MemoryBroker(), []
+    broker.send("orders", id="before")
+
+    def fail_claims(request: Any) -> None:
+        if asked(bench) > 10:
+            consumer.stop()  # without a breaker it would ask for ever
+        Outage("claim")(request)
+
+    def handle(message: Message) -> None:
+        ran.append(message.id)
+        if message.id == "before":
+            bench.store.before = fail_claims
+            broker.send("orders", id="after")
+
+    make = AsyncConsumer if bench.is_async else Consumer
+    consumer: Any = make(broker.source("orders"), receiver=bench.receiver)
+    bench.call(consumer.drain, bench.in_mode(handle), idle=0.05)
+    bench.call(consumer.close)
+    assert ran == ["before", "after"]
+    assert [event.state for event in bench.events(ev.BreakerChanged)] == ["open"]
+
+
+def test_a_consumer_records_in_the_fallback_what_it_claimed_there(bench: Bench):
+    lent = fallback(bench)
+    receiver = guarded(bench, Breaker(failures=1, rest=1000, longest_rest=1000, fallback=lent))
+    broker = MemoryBroker()
+    broker.send("orders", id="a")
+    outage = fail(bench, 1)
+
+    def handle(message: Message) -> None:
+        outage.over()
+        receiver._runtime.guard.answered()  # another request found the store working
+
+    make = AsyncConsumer if bench.is_async else Consumer
+    consumer: Any = make(broker.source("orders"), receiver=receiver)
+    report = bench.call(consumer.drain, bench.in_mode(handle), idle=0.05)
+    bench.call(consumer.close)
+    assert (report.ran, report.retried, report.dead) == (1, 0, 0)
     assert receiver._runtime.guard.lent == set()

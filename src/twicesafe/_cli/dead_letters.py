@@ -136,13 +136,14 @@ def replay(
     which = _which(ids, all_, reason, topic)
     with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
         chosen = list(filter(which, dead.look(limit)))
+        missing = which.missing(chosen)
         if dry_run:
-            _count(screen, "replayed", chosen)
+            _count(screen, "replayed", chosen, missing)
             return
         _confirm("replay", chosen, yes, all_)
         done = dead.replay(receiver, by=by, why=why, to=to, limit=limit, chosen=which)
     if json:
-        screen.data({"replayed": done.replayed, "held": done.held})
+        screen.data({"replayed": done.replayed, "held": done.held, "missing": missing})
     screen.say(Text("✓", "green"), f"{counted(done.replayed, 'dead letter')} replayed")
     for id_ in done.held:
         screen.say(
@@ -150,7 +151,8 @@ def replay(
             f"{visible(id_)} stays: the outcome of its key is unknown; find out, then "
             "`twicesafe keys resolve` or `release` it",
         )
-    if done.held:
+    _say_missing(screen, missing)
+    if done.held or missing:
         raise typer.Exit(NO)
 
 
@@ -178,19 +180,23 @@ def discard(
     which = _which(ids, all_, reason, topic)
     with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
         chosen = list(filter(which, dead.look(limit)))
+        missing = which.missing(chosen)
         if dry_run:
-            _count(screen, "discarded", chosen)
+            _count(screen, "discarded", chosen, missing)
             return
         _confirm("discard", chosen, yes, all_)
         done = dead.discard(receiver, by=by, why=why, chosen=which, limit=limit)
     if json:
-        screen.data({"discarded": done.discarded, "unaudited": done.unaudited})
+        screen.data({"discarded": done.discarded, "unaudited": done.unaudited, "missing": missing})
     screen.say(Text("✓", "green"), f"{counted(done.discarded, 'dead letter')} discarded")
     if done.unaudited:
         shown = counted(len(done.unaudited), "letter")
         screen.say(
             Text("!", "yellow"), f"{shown} without a record in this store: who and why are not kept"
         )
+    _say_missing(screen, missing)
+    if missing:
+        raise typer.Exit(NO)
 
 
 def _look(source: str, limit: int) -> list[Letter]:
@@ -204,15 +210,21 @@ def _which(ids: list[str] | None, everything: bool, reason: str | None, topic: s
     return Which(tuple(ids or ()), reason, topic)
 
 
-def _count(screen: Screen, done: str, chosen: list[Letter]) -> None:
+def _say_missing(screen: Screen, missing: list[str]) -> None:
+    for id_ in missing:
+        screen.say(Text("!", "yellow"), f"there is no dead letter {visible(id_)!r} that matches")
+
+
+def _count(screen: Screen, done: str, chosen: list[Letter], missing: list[str]) -> None:
     """What would be done, and to which letters; nothing is changed."""
     if screen.json:
-        screen.data({"matched": len(chosen), "dry_run": True, done: 0})
+        screen.data({"matched": len(chosen), "dry_run": True, done: 0, "missing": missing})
     screen.say(f"{counted(len(chosen), 'dead letter')} would be {done}; nothing was changed")
     for one in chosen[:SHOWN]:
         screen.say(Text(f"  {visible(shortened(one.id, 36))}  {visible(one.reason)[:80]}", "dim"))
     if len(chosen) > SHOWN:
         screen.say(Text(f"  and {len(chosen) - SHOWN:,} more", "dim"))
+    _say_missing(screen, missing)
 
 
 def _confirm(verb: str, chosen: list[Letter], yes: bool, everything: bool) -> None:

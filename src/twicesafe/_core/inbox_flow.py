@@ -27,6 +27,7 @@ from ..errors import (
     NotStorableError,
     ResultError,
     StoreError,
+    StoreUnavailableError,
     TooLargeError,
     UsageError,
 )
@@ -270,9 +271,13 @@ def _record(
     except AtomicityBrokenError as error:
         raise _broken(call.key, error.message) from error.__cause__
     except StoreError as error:
-        if error.retryable:
+        if not error.retryable:
+            return (yield from _not_kept(call, claim, _refused(call.key, reply, error)))
+        if call.decide is None or not isinstance(error, StoreUnavailableError):
             raise
-        return (yield from _not_kept(call, claim, _refused(call.key, reply, error)))
+        # A consumer tries it again: without a count, a handler that closes its connection never ends.
+        lost = Raised(_lost(call.key, error))
+        return (yield from _raised(call, claim, lost, prepare(call, claim, lost)[0]))
     if not recorded:
         raise _broken(call.key)
     claim.settled = True
@@ -311,7 +316,7 @@ def _raised(
     claim.over = True
     if call.observed:
         failed(call, claim, type(reply.error).__qualname__, type(end) is Complete)
-    if isinstance(reply.error, Exception):  # a cancellation or an interrupt is not counted
+    if _is_counted(call, reply.error):
         policy = call.policy
         owner = new_owner()
         end.owner = owner
@@ -323,6 +328,16 @@ def _raised(
         again = ClaimRequest(call.key, owner, 5000, policy.max_attempts, False, call.fingerprint)
         yield DeferredWrite(again, end)
     return reply
+
+
+def _is_counted(call: Call, error: BaseException) -> bool:
+    """A caller's cancellation or interrupt says nothing about the message. In a consumer, which interrupts no
+    handler, the handler itself raised it: without a count, a message that exits would do so after each restart."""
+    if isinstance(error, Exception):
+        return True
+    return (
+        call.decide is not None and type(error).__name__ != "CancelledError"
+    )  # the consumer's own
 
 
 def apply_deferred(row: Row | None, ask: DeferredWrite, now: int, floor: int) -> Row | None:
@@ -364,6 +379,17 @@ def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
     )
     problem.__cause__ = error
     return problem
+
+
+def _lost(key: Key, error: StoreUnavailableError) -> StoreUnavailableError:
+    """The same as an outage that the handler itself meets: it counts as an attempt."""
+    lost = StoreUnavailableError(
+        "the connection of this message ended while its handler ran, so nothing was committed: an outage, or "
+        f"the handler closed it; leave it open ({error.message})",
+        key=key,
+    )
+    lost.__cause__ = error
+    return lost
 
 
 def _unusable(error: AtomicityBrokenError) -> UsageError:

@@ -44,9 +44,12 @@ __all__ = ["AsyncConsumerRunner", "ConsumerRunner"]
 FETCH: Final = 1.0
 """Seconds for which one fetch waits for messages: `stop` may be noticed this much later."""
 
+SHORTEST_FETCH: Final = 0.05
+"""Seconds for which one fetch waits at least: a broker needs time to answer, however short ``idle`` is."""
+
 
 def _fetch_seconds(state: ConsumerState) -> float:
-    return FETCH if state.idle is None else min(FETCH, state.idle / 2)
+    return FETCH if state.idle is None else min(FETCH, max(SHORTEST_FETCH, state.idle / 2))
 
 
 class ConsumerRunner:
@@ -78,6 +81,7 @@ class ConsumerRunner:
     def run(self) -> Report:
         """Run in this thread until `stop`, or until nothing comes any more."""
         self._run = run = BlockingFlowRun(self._runtime)
+        run.stay_guarded()
         try:
             return drive(consume(self._state), self._perform)
         except BaseException as error:
@@ -165,6 +169,7 @@ class AsyncConsumerRunner:
         """Run until `stop`, or until nothing comes any more. A cancellation drops what runs."""
         self._run: EventLoopFlowRun = await self._runtime.new_run()
         self._run.refused = None  # an outage is a reason to wait, not to end
+        self._run.stay_guarded()
         try:
             return await drive_async(consume(self._state), self._perform)
         finally:

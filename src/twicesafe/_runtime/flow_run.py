@@ -78,6 +78,14 @@ class FlowRun:
         self.cancelled: BaseException | None = None
         """A delayed interrupt or cancellation: it is raised when the flow has ended."""
 
+    def stay_guarded(self) -> None:
+        """For a flow that outlives outages: the circuit breaker counts every request, from the first on.
+        Other flows take the store that is in front when they begin."""
+        guard = self._runtime.guard
+        if guard is not None and self._store is self._runtime.store:
+            self._store = self._runtime._in_front
+            self._perform = self._store.perform
+
     def hold(self, claim: ActiveClaim) -> None:
         """Renew the lease of this claim until the run ends."""
         claim.pid = _forking.pid

@@ -21,7 +21,7 @@ from .._core.handler_profile import profile_of
 from .._core.resolved_policy import ResolvedPolicy
 from .._values.keys import KeyLike
 from .._values.policy import Policy
-from .._values.settings import expect, seconds
+from .._values.settings import Duration, expect, seconds
 from ..errors import BrokerUnavailableError, ConfigurationError, UsageError, stays_here
 from ..inbox import AsyncInbox, Inbox
 from ..receiver import AsyncReceiver, Receiver
@@ -311,6 +311,12 @@ def opened(url: object, name: str) -> Source:
     if not isinstance(url, str):
         raise UsageError(f"{name}.open() takes the URL of a broker, not {type(url).__name__}")
     return open_source(url)
+
+
+def idle_seconds(given: Duration) -> float:
+    found = seconds(given, "idle")
+    expect(found > 0, "idle", given, "use more than 0: brokers need time to send, for example 1.0")
+    return found
 
 
 def is_count(given: object) -> bool:

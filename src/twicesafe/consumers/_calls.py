@@ -25,7 +25,7 @@ from .._values.signed_key import SIGNATURE_HEADER, require_signature
 from ..errors import UsageError
 from ..inbox import AsyncInbox, Inbox
 from ..inbox._consumer_delivery import ConsumerDelivery
-from ._dead_letters import dead_message
+from ._dead_letters import broker_of, dead_message
 from ._publishing import Publishing
 
 __all__ = ["MessageCalls", "parking", "parking_async"]
@@ -215,6 +215,7 @@ class MessageCalls:
             consumer=source.name,
             origin=source.origin(message.topic),
             place=source.place,
+            broker=broker_of(source),
             brief=brief,
         )
 

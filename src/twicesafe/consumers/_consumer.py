@@ -25,12 +25,12 @@ from .._core.handler_kind import expect_done
 from .._runtime.adapting import for_event_loop, for_threads
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
 from .._values.records import State
-from .._values.settings import Duration, seconds
+from .._values.settings import Duration
 from ..errors import BrokerUnavailableError, ParkedError
 from ..inbox import AsyncInbox, Inbox
 from ..inbox._consumer_delivery import deliver, deliver_async, look_up, look_up_async
 from ..receiver import AsyncReceiver, Receiver
-from ._base import ConsumerBase
+from ._base import ConsumerBase, idle_seconds
 from ._calls import parking, parking_async
 from ._cancellations import contained, contained_async
 from ._dead_letters import is_refused
@@ -62,7 +62,7 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
 
     def drain(self, handler: Callable[..., Any], idle: Duration = 1.0) -> Report:
         """Handle messages until nothing came for ``idle`` seconds, then leave; what was done."""
-        return self._run(handler, seconds(idle, "idle"))
+        return self._run(handler, idle_seconds(idle))
 
     def check(self) -> list[Found]:
         """Compare the broker's settings with this consumer's: what will go wrong, and the remedy."""
@@ -154,7 +154,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
 
     async def drain(self, handler: Callable[..., Awaitable[Any]], idle: Duration = 1.0) -> Report:
         """Handle messages until nothing came for ``idle`` seconds, then leave; what was done."""
-        return await self._run(handler, seconds(idle, "idle"))
+        return await self._run(handler, idle_seconds(idle))
 
     async def check(self) -> list[Found]:
         """Compare the broker's settings with this consumer's: what will go wrong, and the remedy."""

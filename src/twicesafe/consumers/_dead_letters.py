@@ -6,6 +6,7 @@ It keeps its id, so a replay runs under the same key. The headers:
     twicesafe-dead-error      the class of the error
     twicesafe-dead-topic      where a replay sends it: the topic, the subject, the queue,
     twicesafe-dead-place      …and, for Redis, the stream
+    twicesafe-dead-broker     the kind of broker that has it
     twicesafe-dead-position   its position there
     twicesafe-dead-consumer   who gave up on it
     twicesafe-dead-key        its full key: a JSON list of the scope's parts and the value
@@ -24,6 +25,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from .._core.consuming.message import KEY_HEADER, Message
+from .._core.consuming.source import Source
 from .._core.http.key_field import field_of
 from .._core.outbox.publisher import NOT_TRIED, Answer, NotNow, Publisher
 from .._core.outbox.requests import Message as Outgoing
@@ -31,7 +33,14 @@ from .._values.keys import Key, uuid7
 from ..errors import BrokerUnavailableError, text_of
 from ..outbox.publishers import open_publisher
 
-__all__ = ["PREFIX", "DeadLetterSetting", "dead_message", "destination", "is_refused"]
+__all__ = [
+    "PREFIX",
+    "DeadLetterSetting",
+    "broker_of",
+    "dead_message",
+    "destination",
+    "is_refused",
+]
 
 PREFIX: Final = "twicesafe-dead-"
 
@@ -71,6 +80,7 @@ def dead_message(
     consumer: str,
     origin: str,
     place: str,
+    broker: str,
     brief: bool,
 ) -> Outgoing:
     """The message to publish under this topic."""
@@ -80,6 +90,7 @@ def dead_message(
         "error": type(error if cause is None else cause).__qualname__,
         "topic": origin,
         "place": place,
+        "broker": broker,
         "position": message.position,
         "consumer": consumer,
         "key": _parts(key),
@@ -96,6 +107,12 @@ def dead_message(
         id_ = key.value
         headers.setdefault(KEY_HEADER, field_of(id_))
     return Outgoing(id_ or uuid7(), topic, message.body, message.key, headers)
+
+
+def broker_of(source: Source) -> str:
+    """What kind of broker this is, if the source says so: a letter on another kind cannot be sent back from there."""
+    named = getattr(source, "broker", "")
+    return named if isinstance(named, str) else ""
 
 
 def is_refused(answer: Answer) -> bool:

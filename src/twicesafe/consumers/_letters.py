@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -36,6 +36,8 @@ class Letter(msgspec.Struct, frozen=True):
     """What keeps later messages of its ordering key behind it."""
     starts: Key | None = None
     """What counts its starts, if its consumer is in transaction mode."""
+    broker: str = ""
+    """The kind of broker that it came from; empty: it does not say."""
 
     @property
     def id(self) -> str:
@@ -67,6 +69,11 @@ class Which(msgspec.Struct, frozen=True):
             and (self.topic is None or self.topic == letter.topic)
         )
 
+    def missing(self, found: Iterable[Letter]) -> list[str]:
+        """The ids that none of these letters has."""
+        known = {name for letter in found for name in (letter.id, letter.digits)}
+        return [id_ for id_ in self.ids if id_ not in known]
+
 
 def letter_of(message: Message) -> Letter:
     given = {
@@ -84,6 +91,7 @@ def letter_of(message: Message) -> Letter:
         _key(given.get("key")),
         _key(given.get("lane")),
         _key(given.get("starts")),
+        given.get("broker", ""),
     )
 
 

@@ -32,7 +32,7 @@ from .._values.records import State
 from ..errors import UsageError
 from ..receiver import Receiver
 from ._base import opened
-from ._dead_letters import destination
+from ._dead_letters import broker_of, destination
 from ._letters import Chosen, Letter, letter_of, revived
 
 __all__ = ["DeadLetters", "Discarded", "ReplayReport"]
@@ -117,6 +117,8 @@ class DeadLetters:
                         left = letter.id in replayed or (chosen is not None and not chosen(letter))
                         if left:
                             continue
+                        if to is None:
+                            self._check_broker(letter)
                         if letter.lane in waiting or not _released(
                             receiver, run, letter, lanes, by, why
                         ):
@@ -138,6 +140,15 @@ class DeadLetters:
             for publisher in publishers.values():
                 publisher.close()
         return done
+
+    def _check_broker(self, letter: Letter) -> None:
+        """Without ``to``, a letter of another broker would go where no consumer reads it."""
+        here = broker_of(self.source)
+        if letter.broker and here and letter.broker != here:
+            raise UsageError(
+                f"the dead letter {letter.id[:80]!r} came from {letter.broker}, and is on {here}: say where to send "
+                "it (to= or --to, a publisher's URL); it stays"
+            )
 
     def discard(
         self,

@@ -23,7 +23,7 @@ from .._core.inbox_flow import receive
 from .._transactions.fresh_connection import async_transaction, transaction
 from .._values.keys import Key
 from .._values.outcomes import Outcome
-from ..errors import AtomicityBrokenError, StoreUnavailableError, UsageError
+from ..errors import StoreUnavailableError, UsageError
 from ..receiver._base import value_or_raise
 from ._inbox import AsyncInbox, Inbox
 
@@ -92,8 +92,8 @@ def _in_transaction(given: ConsumerDelivery, run: Callable[[Any], Outcome[Any]])
     except Exception as error:
         if error is own or isinstance(error, UsageError):
             raise
-        if isinstance(own, AtomicityBrokenError):
-            raise own from error  # the handler ended the transaction, so leaving it failed, too
+        if own is not None:
+            raise own from error  # the transaction had failed, so leaving it failed, too
         raise given.outage(error) from error
 
 
@@ -135,6 +135,6 @@ async def _in_async_transaction(
     except Exception as error:
         if error is own or isinstance(error, UsageError):
             raise
-        if isinstance(own, AtomicityBrokenError):
-            raise own from error  # the handler ended the transaction, so leaving it failed, too
+        if own is not None:
+            raise own from error  # the transaction had failed, so leaving it failed, too
         raise given.outage(error) from error

@@ -43,7 +43,7 @@ from .state import (
     Report,
     Revoked,
 )
-from .verdicts import is_counted, verdict_of
+from .verdicts import is_counted, is_repeat, verdict_of
 
 __all__ = ["consume"]
 
@@ -236,7 +236,7 @@ class _ConsumerLoop:
         if delivery.revoked and verdict.action != "ack":
             self.intake.done(delivery)  # its partition's next consumer continues with it
         elif verdict.action == "ack":
-            replayed = verdict.outcome is not None and verdict.outcome.replayed
+            replayed = is_repeat(verdict)
             if delivery.dead is not None:
                 report.dead += not replayed
                 if self.state.ordered and delivery.received.message.key:

@@ -28,6 +28,7 @@ from ...errors import (
     LeaseLostError,
     MissingKeyError,
     ResultError,
+    ResultUnavailableError,
     StillInProgressError,
     StoreError,
     TooManyWaitersError,
@@ -36,7 +37,7 @@ from ...errors import (
 from ..commands import StillRunningError
 from .recovery import Retry
 
-__all__ = ["Action", "Verdict", "is_counted", "verdict_of"]
+__all__ = ["Action", "Verdict", "is_counted", "is_repeat", "verdict_of"]
 
 T = TypeVar("T")
 
@@ -89,6 +90,13 @@ def verdict_of(answer: Outcome[Any] | Exception) -> Verdict[Any]:
             hint = getattr(answer, "retry_after", None)
             return Verdict("retry", wait if hint is None else hint, error=answer)
     return Verdict("dead_letter", error=answer)
+
+
+def is_repeat(verdict: Verdict[Any]) -> bool:
+    """Whether acknowledged work was done by an earlier delivery."""
+    if verdict.outcome is not None:
+        return verdict.outcome.replayed
+    return isinstance(verdict.error, (ResultUnavailableError, CorruptRecordError))
 
 
 def is_counted(verdict: Verdict[Any]) -> bool:

@@ -43,7 +43,7 @@ LONG: Final = 0.1
 """Seconds of one poll while there is nothing to commit."""
 
 JOINED_WITHIN: Final = 60.0
-"""Seconds after which a group that has not told us our partitions is taken to have none for us."""
+"""Seconds after which a group that has told us nothing of our partitions is taken to have none for us."""
 
 CONFIRMED_WITHIN: Final = 20.0
 """Seconds that `settle` waits for Kafka's answer to a commit."""
@@ -86,6 +86,8 @@ class KafkaMember:
         self._closing = self._ended = False
         self._assigned = False
         """The group has told this member once which partitions it has, if any."""
+        self._heard: set[str] = set()
+        """The partitions of which Kafka has sent a message, or said that there is none."""
         self._began = time.monotonic()
         self._polled = time.monotonic()
         self._paused: frozenset[str] = frozenset()
@@ -151,7 +153,11 @@ class KafkaMember:
 
     @property
     def joined(self) -> bool:
-        return self._assigned or time.monotonic() - self._began > JOINED_WITHIN
+        """Whether a `take` without messages means that there are none."""
+        if time.monotonic() - self._began > JOINED_WITHIN:
+            return True
+        with self._changed:
+            return self._assigned and self._prefixes.partitions() <= self._heard
 
     def hear(self, error: Any) -> None:
         """Kafka reports a problem. A `take` that gets no messages raises it, once."""
@@ -218,6 +224,8 @@ class KafkaMember:
             for record in records:
                 if record.error() is None:
                     self._receive(record)
+                elif record.error().name() == "_PARTITION_EOF":
+                    self._heard.add(name_of(record.topic(), record.partition()))
                 else:
                     self.hear(record.error())
             if self._ready:
@@ -226,6 +234,7 @@ class KafkaMember:
 
     def _receive(self, record: Any) -> None:
         partition = name_of(record.topic(), record.partition())
+        self._heard.add(partition)
         prefix = self._prefixes.fetch(partition, record.offset())
         if prefix is not None:
             message = message_of(record)
@@ -321,6 +330,7 @@ class KafkaMember:
         with self._changed:
             self._prefixes.revoke(names)
             self._paused -= names
+            self._heard -= names
             self._ready = [received for received in self._ready if received.partition not in names]
 
     def _pause(self) -> None:

@@ -17,7 +17,7 @@ IN_FLUX: Final = frozenset(
 """Why a commit is not accepted while the group changes: if the partition stays ours, it is sent again;
 if not, its messages come again."""
 
-_HARMLESS: Final = frozenset({"_MAX_POLL_EXCEEDED", "_PARTITION_EOF", "_RESOLVE", "_TRANSPORT"})
+_HARMLESS: Final = frozenset({"_MAX_POLL_EXCEEDED", "_RESOLVE", "_TRANSPORT"})
 """Reported otherwise: by a lost assignment, or when no broker at all is left."""
 
 _REMEDIES: Final = {

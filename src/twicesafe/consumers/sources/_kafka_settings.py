@@ -22,8 +22,11 @@ __all__ = [
     "producer_settings",
 ]
 
-OURS: Final = {"enable.auto.commit": False, "enable.auto.offset.store": False}
-"""What must be so: only what is done is committed."""
+OURS: Final = {
+    "enable.auto.commit": False, "enable.auto.offset.store": False,  # only what is done is committed
+    "enable.partition.eof": True,  # `drain` learns that there is nothing
+}  # fmt: skip
+"""What must be so."""
 
 CONNECTION: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "client.", "socket.", "broker.")
 """How the names of settings begin that say how to reach the cluster; a producer has them too."""

@@ -166,6 +166,10 @@ class TransactionalMember(KafkaMember):
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._closing, AGAIN)
 
+    @property
+    def joined(self) -> bool:
+        return super().joined and not self._unready
+
     # -- the thread: the start of a partition ---------------------------------------------------------
 
     def _serve(self) -> None:

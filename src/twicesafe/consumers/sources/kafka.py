@@ -34,8 +34,7 @@ from ..._core.consuming.message import Message, Received
 from ..._core.consuming.source import Found, Publication, Revoke, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
-from ...errors import ConfigurationError
-from ...outbox.publishers._urls import kafka_url
+from ...outbox.publishers._urls import check_kafka, kafka_url, refused_by_kafka
 from ._kafka_member import KafkaMember, Receipt
 from ._kafka_processed import ProcessedIds
 from ._kafka_settings import (
@@ -63,6 +62,7 @@ ADMIN: Final = 10.0
 class KafkaSource:
     """Blocking, by confluent-kafka."""
 
+    broker = "Kafka"
     ack_wait = 0.0
     can_delay = False
     most_held = 100_000
@@ -98,7 +98,10 @@ class KafkaSource:
     @classmethod
     def open(cls, url: str) -> Self:
         require("confluent_kafka")
+        from confluent_kafka import Consumer
+
         config, options = kafka_url(url, OPTIONS, "topics=…&group=")
+        check_kafka(Consumer, {"group.id": "none", **complete(config)}, OPTIONS)
         topics = [name for name in options["topics"].split(",") if name]
         expect(topics, "option topics", options["topics"], "name at least one topic")
         expect(options["group"], "option group", options["group"], "name the consumer group")
@@ -187,7 +190,7 @@ class KafkaSource:
                 try:
                     self._member = self._new_member(wait)
                 except KafkaException as error:
-                    raise ConfigurationError(f"librdkafka refused a setting: {error}") from error
+                    raise refused_by_kafka(error, OPTIONS) from error
             return self._member
 
     def _new_member(self, wait: float) -> KafkaMember:

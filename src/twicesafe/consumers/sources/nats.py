@@ -36,7 +36,7 @@ from ..._core.consuming.source import Found, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
-from ...outbox.publishers._urls import driver_url, refuse_others
+from ...outbox.publishers._urls import server_url
 from ._connection import ConnectionSource, named, with_query
 from ._jetstream import Confirmations, PullReplies, message_of
 
@@ -104,8 +104,8 @@ class JetStreamSource(ConnectionSource):
     @classmethod
     def open(cls, url: str) -> Self:
         require("nats")
-        theirs, options = driver_url(url, OPTIONS, "tls" if url.startswith("tls") else "nats")
-        refuse_others(theirs, OPTIONS)
+        scheme = "tls" if url.startswith("tls") else "nats"
+        theirs, options = server_url(url, OPTIONS, scheme=scheme)
         named(options, "stream", "durable")
         start = options.pop("from")
         expect(start in ("all", "new"), "option from", start, "use all or new")

@@ -69,6 +69,7 @@ DEFAULT_VISIBILITY: Final = 30.0
 class SqsSource:
     """Blocking, by boto3."""
 
+    broker = "SQS"
     can_delay = True
     most_held = 100_000
     """SQS allows 120,000 messages in flight."""

@@ -8,22 +8,25 @@ with ``open(url)``).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..._core.outbox.publisher import Publisher
-from ..._values.settings import expect, refuse_unknown
+from ..._values.settings import expect, refuse_unknown, suggestion
 from ...errors import ConfigurationError
 from ...stores._urls import target_of, typed
 
 __all__ = [
+    "AMQP",
     "SCHEMES",
+    "check_kafka",
     "driver_url",
     "kafka_url",
     "open_publisher",
     "redis_url",
-    "refuse_others",
+    "refused_by_kafka",
+    "server_url",
 ]
 
 SCHEMES: Final[dict[str, str]] = {
@@ -64,14 +67,34 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
             type(value) not in (int, float) or value > 0,
             *(f"option {name}", text[:40], f"its default is {ours[name]!r}"),
         )
-    query = urlencode(theirs)
-    return urlunsplit((scheme or parts.scheme, parts.netloc, parts.path, query, "")), options
+    query = f"?{urlencode(theirs)}" if theirs else ""
+    return f"{scheme or parts.scheme}://{parts.netloc}{parts.path}{query}", options
 
 
-def refuse_others(theirs: str, ours: Mapping[str, Any]) -> None:
-    """For a driver that ignores the options of its URL: a misspelt one would have no effect."""
-    given = dict(parse_qsl(urlsplit(theirs).query, keep_blank_values=True))
-    refuse_unknown(given, ours, "option of this URL")
+def server_url(
+    url: str, ours: Mapping[str, Any], drivers: Sequence[str] = (), scheme: str = ""
+) -> tuple[str, dict[str, Any]]:
+    """`driver_url`, for a driver that ignores options of its URL unless they are ``drivers``: a misspelt one
+    would have no effect. A wrong host or port would look like an outage that never ends."""
+    theirs, options = driver_url(url, ours, scheme)
+    parts = urlsplit(theirs)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    refuse_unknown(given, (*ours, *drivers), "option of this URL")
+    for place in parts.netloc.rpartition("@")[2].split(","):
+        try:
+            server = urlsplit(f"//{place}")
+            is_named = bool(server.hostname) and server.port != 0
+        except ValueError:  # the port is no number
+            is_named = False
+        expect(is_named, "host", place, f"write {parts.scheme}://host:port")
+    return theirs, options
+
+
+AMQP: Final = (
+    "heartbeat", "name", "auth", "cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl",
+    "interleave", "happy_eyeballs_delay",
+)  # fmt: skip
+"""The options that aio-pika and aiormq read from their URL."""
 
 
 def redis_url(url: str, ours: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -82,7 +105,10 @@ def redis_url(url: str, ours: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     try:
         redis.ConnectionPool.from_url(theirs).make_connection()
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"redis-py refuses an option of this URL: {error}") from None
+        _, unknown, name = str(error).rpartition("unexpected keyword argument ")
+        said = f"unknown option {name}" if unknown else str(error)
+        meant = f"; {_meant(name, ours)}" if unknown else ""
+        raise ConfigurationError(f"redis-py refuses this URL: {said}{meant}") from None
     return theirs, options
 
 
@@ -99,3 +125,26 @@ def kafka_url(
     theirs, options = driver_url(url, ours)
     config = dict(parse_qsl(urlsplit(theirs).query, keep_blank_values=True))
     return {**config, "bootstrap.servers": servers}, options
+
+
+def check_kafka(
+    client: Callable[[dict[str, Any]], Any], config: Mapping[str, Any], ours: Mapping[str, Any]
+) -> None:
+    """Refuse what librdkafka refuses, before the first message. Without servers it connects to none."""
+    from confluent_kafka import KafkaException
+
+    try:
+        client({name: value for name, value in config.items() if name != "bootstrap.servers"})
+    except KafkaException as error:
+        raise refused_by_kafka(error, ours) from error
+
+
+def refused_by_kafka(error: Exception, ours: Mapping[str, Any]) -> ConfigurationError:
+    said = error.args[0].str()
+    _, unknown, name = said.partition("No such configuration property: ")
+    meant = f"; {_meant(name, ours)}" if unknown else ""
+    return ConfigurationError(f"librdkafka refused a setting: {said}{meant}")
+
+
+def _meant(name: str, ours: Mapping[str, Any]) -> str:
+    return suggestion(name, ours, f"the options of twicesafe are {', '.join(ours)}")

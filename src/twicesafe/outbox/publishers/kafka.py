@@ -21,9 +21,9 @@ from typing import Any, Final, Self
 from ..._core.outbox.publisher import NOT_TRIED, Answer, NotNow
 from ..._core.outbox.requests import Message
 from ..._values.drivers import require
-from ...errors import BrokerUnavailableError, ConfigurationError
+from ...errors import BrokerUnavailableError
 from ._kafka_wire import record_of
-from ._urls import kafka_url
+from ._urls import check_kafka, kafka_url, refused_by_kafka
 
 __all__ = ["LARGEST", "TO_BLAME", "KafkaPublisher"]
 
@@ -76,8 +76,12 @@ class KafkaPublisher:
     @classmethod
     def open(cls, url: str) -> Self:
         require("confluent_kafka")
+        from confluent_kafka import Producer
+
         config, options = kafka_url(url, OPTIONS)
-        return cls(config, **options)
+        opened = cls(config, **options)
+        check_kafka(Producer, opened._config, OPTIONS)
+        return opened
 
     def publish(self, messages: Sequence[Message]) -> list[Answer]:
         producer = self._connected()
@@ -150,7 +154,7 @@ class KafkaPublisher:
             try:
                 self._producer = Producer(self._config)
             except KafkaException as error:
-                raise ConfigurationError(f"librdkafka refused a setting: {error}") from error
+                raise refused_by_kafka(error, OPTIONS) from error
         return self._producer
 
     def _blamed(self, error: Exception) -> Exception:

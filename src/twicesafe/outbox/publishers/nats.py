@@ -22,7 +22,7 @@ from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
 from ._connection import ConnectionPublisher
 from ._header_lines import line_of
-from ._urls import driver_url, refuse_others
+from ._urls import server_url
 
 __all__ = ["JetStreamPublisher"]
 
@@ -53,8 +53,8 @@ class JetStreamPublisher(ConnectionPublisher):
     @classmethod
     def open(cls, url: str) -> Self:
         require("nats")
-        theirs, options = driver_url(url, OPTIONS, "tls" if url.startswith("tls") else "nats")
-        refuse_others(theirs, OPTIONS)
+        scheme = "tls" if url.startswith("tls") else "nats"
+        theirs, options = server_url(url, OPTIONS, scheme=scheme)
         return cls(theirs, **options)
 
     async def _connect(self) -> None:
