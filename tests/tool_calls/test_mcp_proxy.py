@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -33,6 +34,7 @@ from twicesafe._proxy.mcp_tools import McpTools
 from twicesafe._proxy.worker import Worker
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
+from twicesafe.signing import KeySigner
 
 RULE = {"identity": ["order_id"], "prose": ["note"]}
 
@@ -95,7 +97,7 @@ class Stand:
 
 @asynccontextmanager
 async def stand(
-    json_response: bool = False, run: str = "meta", **settings: Any
+    json_response: bool = False, run: str = "meta", http: Any = None, **settings: Any
 ) -> AsyncIterator[Stand]:
     shop = Shop()
     app = shop.server.http_app(json_response=json_response)
@@ -104,7 +106,7 @@ async def stand(
             upstream=url,
             store="memory://",
             sweep=0,
-            http={"wait": 0},
+            http={"wait": 0, **(http or {})},
             mcp={"run": run, "tools": {"charge": {**RULE, **settings}}},
         )
         worker = Worker(made, receiver)
@@ -364,3 +366,22 @@ def test_settings_come_from_the_file(tmp_path: Any) -> None:
         file.write_text(f'[proxy]\nupstream = "http://127.0.0.1:9"\n{wrong}')
         with pytest.raises(ConfigurationError, match=words):
             load(file, environ={})
+
+
+async def test_a_key_in_meta_must_be_signed_if_the_proxy_requires_signatures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = b"s" * 32
+    signer = KeySigner("agent", secret, audience="shop")
+    monkeypatch.setenv("SIGNERS", "agent:hs3:" + base64.b64encode(secret).decode())
+    async with stand(http={"signatures": "env:SIGNERS?audience=shop"}) as here:
+        bare = {"dev.twicesafe/key": "k-1"}
+        unsigned = await here.charge(meta=bare)
+        assert unsigned.is_error
+        assert "dev.twicesafe/key-signature" in str(unsigned.content[-1].text)
+        assert here.shop.charged == []
+        assert await here.states() == []
+        signed = {**bare, "dev.twicesafe/key-signature": signer.sign("k-1")}
+        assert not (await here.charge(meta=signed)).is_error
+        assert (await here.charge(meta=signed)).meta["dev.twicesafe/replayed"] is True
+        assert here.shop.charged == ["o-1"]
