@@ -133,7 +133,8 @@ class Runtime:
     def _send(self, request: Any, arrived: Callable[[Any], None]) -> None:
         fault = self._faults.get(self._messages)
         self._messages += 1
-        self.process.world.network.carry(self.process, self.name, [request], fault, arrived)
+        carry = self.process.world.network.carry
+        carry(self.process, self.name, [request], fault, arrived)  # type: ignore[arg-type]
 
     def _request(self, request: Any, records: FlowRun | None) -> Any:
         answers = self._wait(lambda resume: self._send(request, resume), records)
