@@ -29,6 +29,7 @@ from twicesafe._core.tool_calls.json_rpc import (
     response_in,
 )
 from twicesafe._proxy import ProxySettings, load
+from twicesafe._proxy.connections import UpstreamLost
 from twicesafe._proxy.mcp_settings import McpSettings
 from twicesafe._proxy.mcp_tools import McpTools
 from twicesafe._proxy.worker import Worker
@@ -263,6 +264,55 @@ async def test_nothing_was_sent_to_a_server_that_is_gone() -> None:
             batch = await client.post("/MCP/", content=b"[" + request() + b"]")
             assert (batch.status_code, batch.json()["error"]["code"]) == (400, -32600)
         assert [record async for record in receiver.records()] == []
+
+
+PROGRESS = (
+    b'id: 1\r\nevent: message\r\ndata: {"jsonrpc":"2.0","method":"notifications/progress"}\r\n\r\n'
+)
+RESULT = b'id: 2\r\ndata: {"jsonrpc":"2.0","id":7,\r\ndata: "result":{"content":[],"n":1}}\r\n\r\n'
+PLAIN = b'{"jsonrpc":"2.0","id":7,"result":{"content":[],"n":1}}'
+
+
+@pytest.mark.parametrize("kind, body", [
+    ("text/event-stream", PROGRESS + RESULT),
+    ("application/json", PLAIN),
+])  # fmt: skip
+async def test_a_server_whose_answer_is_cut_at_any_byte(kind: str, body: bytes) -> None:
+    """Only an answer that is complete is recorded. Else the outcome is unknown, and no repeat is sent."""
+    sent = 0
+    cut = 0
+
+    async def upstream(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal sent
+        sent += 1
+        await receive()
+        fields = [(b"content-type", kind.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": fields})
+        for at in range(cut):
+            await send({"type": "http.response.body", "body": body[at : at + 1], "more_body": True})
+        if cut < len(body):
+            raise UpstreamLost("cut")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    settings = McpSettings(tools={"charge": RULE})
+    for cut in range(len(body) + 1):
+        sent = 0
+        async with AsyncReceiver.open("memory://") as receiver:
+            tools = McpTools(upstream, upstream, receiver, settings, HttpPolicy(wait=0))
+            transport = httpx.ASGITransport(tools, client=("127.0.0.1", 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+                first = await client.post("/mcp", content=request())
+                again = await client.post("/mcp", content=request())
+            (state,) = [record.state async for record in receiver.records()]
+        assert (sent, first.status_code, again.status_code) == (1, 200, 200)
+        if cut == len(body):
+            assert state is State.COMPLETED
+            assert b'"n":1' in first.content
+            assert b'"n":1' in again.content
+        else:
+            assert state is State.HELD
+            assert b"unknown" in first.content
+            assert b"unknown" in again.content
 
 
 # --- reading ---------------------------------------------------------------------------------
