@@ -23,6 +23,7 @@ from ..._values.policy import Backoff
 from ..._values.steps import SIGNAL, Step, StepState
 from ...errors import LeaseLostError, StepMismatchError, TwicesafeError, UsageError
 from ..resolved_policy import ResolvedPolicy
+from .run_requests import RecordStep
 
 __all__ = [
     "FAILURE",
@@ -173,6 +174,8 @@ class RunState:
         """Steps to undo that may have happened, and why this is unknown."""
         self.answered: set[str] = set()
         """Marked steps of which this attempt knows, or finds out, how they ended."""
+        self.committing: dict[str, tuple[StepCall, RecordStep, Any]] = {}
+        """Steps whose COMMIT was sent and has no answer, with what they record and their values."""
         self.aborted: str | None = None
         self.goes_on = False
         """The run is not over: it is suspended, or tried again."""
