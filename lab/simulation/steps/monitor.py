@@ -178,7 +178,11 @@ class Monitor:
         self, ask: Any, row: Any, steps: Steps, answer: Any, after: Any, found: Steps, now: int
     ) -> None:
         cut = ask.error == "CancelledError" and row is not after
-        if cut and after.state is State.PARKED and any(step.undo for step in found.values()):
+        if (
+            cut
+            and after.state is State.PARKED
+            and any(s.undo and is_done(s) for s in found.values())
+        ):
             broken("undoing comes before parking", "parked, because its caller was cancelled")
 
     def _abandoned(self, ask: Any, row: Any, steps: Any, answer: Any, *rest: Any) -> None:
