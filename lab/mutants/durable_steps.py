@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -418,6 +419,59 @@ def failed_undo_counts(patch: Patch) -> None:
         return None if isinstance(trouble, Exception) else trouble
 
     patch(compensation, "_undo", easy)
+
+
+# --- cancelled and aborted ---------------------------------------------------------------------
+
+
+@mutant("a run with something to undo parks because its last attempt was cancelled", STUDY)
+def cancelled_run_parks(patch: Patch) -> None:
+    failing = durable_run.RunCall.failing
+
+    def strict(self: Any, ask: Any) -> Any:
+        return replace(failing(self, ask), max_attempts=ask.max_attempts)
+
+    patch(durable_run.RunCall, "failing", strict)
+
+
+@mutant("a run whose undo was cancelled parks", STUDY)
+def cancelled_undo_parks(patch: Patch) -> None:
+    patch(compensation, "WITHOUT_LIMIT", 0)
+
+
+@mutant("a cancelled undo is taken for done", STUDY)
+def cancelled_undo_counts(patch: Patch) -> None:
+    undo = compensation._undo
+
+    def easy(call: Any, state: Any, one: Any) -> Any:
+        trouble = yield from undo(call, state, one)
+        return trouble if isinstance(trouble, Exception) else None
+
+    patch(compensation, "_undo", easy)
+
+
+@mutant("a cancelled step is tried again at once", STUDY)
+def cancelled_step_retried(patch: Patch) -> None:
+    may_retry = steps._may_retry
+    patch(
+        steps,
+        "_may_retry",
+        lambda error: isinstance(error, asyncio.CancelledError) or may_retry(error),
+    )
+
+
+@mutant("other branches start steps after an abort", STUDY)
+def abort_ignored(patch: Patch) -> None:
+    check_open = RunState.check_open
+
+    def open_(self: Any) -> None:
+        aborted, self.aborted = self.aborted, None
+        try:
+            check_open(self)
+        finally:
+            self.aborted = aborted
+
+    patch(RunState, "check_open", open_)
 
 
 @mutant("the answer of a compensated run is given before it is recorded", STUDY)

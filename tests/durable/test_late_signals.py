@@ -10,7 +10,7 @@ from tests.durable.shop import POLICY, Shop
 from twicesafe import State
 from twicesafe._core.durable.run_requests import LoadRun, RecordStep
 from twicesafe._values.steps import StepState
-from twicesafe.errors import SuspendedError, UsageError
+from twicesafe.errors import StepMismatchError, SuspendedError, UsageError
 
 HOUR = 3_600_000
 
@@ -174,3 +174,48 @@ def test_operators_may_do_anything_in_every_state(shop: Shop, state: str, operat
     shop.run(receiver.complete_abandoned())
     expected = State.FORGOTTEN if operation == "forget" and ends else State.COMPLETED
     assert shop.run(receiver.record(key)).state is expected
+
+
+def test_a_signal_and_a_step_of_one_name_do_not_meet(shop: Shop) -> None:
+    """Any program may send a signal, before the run comes to its step of that name, and after."""
+
+    def checkout(steps: Any, order: str) -> Any:
+        at = yield steps.capture("at", lambda: 7)
+        charged = yield steps.run("charge", shop.effect("charge", 5))
+        yield steps.sleep("night", 3600)
+        return [at, charged, (yield steps.wait("go"))]
+
+    run, receiver = shop.durable(checkout), shop.receiver
+    for name in ("at", "charge", "night"):
+        assert shop.run(receiver.signal(run.key("a"), name, "a stray signal")) is True
+    with pytest.raises(SuspendedError):
+        shop.run(run("a"))
+    assert shop.run(receiver.signal(run.key("a"), "charge", "late")) is False
+    assert shop.run(receiver.signal(run.key("a"), "go", 1)) is True
+    shop.clock.advance(ms=HOUR)
+    assert shop.run(run("a")) == [7, 5, 1]
+    assert shop.done["charge"] == 1
+    found = {(step.name, step.kind) for step in shop.run(receiver.record(run.key("a"))).steps}
+    assert {("charge", "run"), ("charge", "wait"), ("go", "wait")} <= found
+
+
+@pytest.mark.parametrize("before", ["wait", "run"])
+def test_code_that_turns_a_wait_into_a_step_is_refused(memory_shop: Shop, before: str) -> None:
+    shop = memory_shop
+
+    now = {"kind": before}
+
+    def changing(steps: Any, order: str) -> Any:
+        if now["kind"] == "run":
+            yield steps.run("go", lambda: 1)
+        else:
+            yield steps.wait("go")
+        yield steps.wait("end")
+
+    run = shop.durable(changing)
+    with pytest.raises(SuspendedError):
+        shop.run(run("a"))
+    now["kind"] = "run" if before == "wait" else "wait"
+    shop.run(shop.receiver.release(run.key("a"), by="ann"))
+    with pytest.raises(StepMismatchError, match=f"another kind \\({before}, now"):
+        shop.run(run("a"))

@@ -196,3 +196,39 @@ def test_the_time_out_of_a_step_holds_for_its_probe() -> None:
         await receiver.close()
 
     asyncio.run(main())
+
+
+def test_a_step_that_is_cancelled_before_its_next_try_stays_in_doubt() -> None:
+    """It timed out, and its run fails in another branch: the probe is asked before the run is undone."""
+
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=POLICY.replace(max_attempts=1))
+        happened, undone, tried = [], [], asyncio.Event()
+
+        async def charge() -> str:
+            happened.append("charged")
+            tried.set()
+            raise TimeoutError
+
+        async def refund(value: str) -> None:
+            undone.append(value)
+
+        async def fail() -> None:
+            await tried.wait()
+            await asyncio.sleep(0)
+            raise ValueError
+
+        @receiver.durable(key="order", scope=("shop",))
+        async def checkout(steps: Any, order: str) -> None:
+            tries = steps.options(
+                attempts=2, backoff=Backoff(first=60, most=60), probe=lambda: ("charged",)
+            )
+            async with asyncio.TaskGroup() as group:
+                group.create_task(tries.run("charge", charge, undo=refund))
+                group.create_task(fail())
+
+        with pytest.raises(CompensatedError):
+            await checkout("o")
+        assert (happened, undone) == (["charged"], ["charged"])
+
+    asyncio.run(main())

@@ -559,6 +559,30 @@ def test_an_async_run_that_takes_long_does_not_keep_the_completer_from_others() 
     asyncio.run(main())
 
 
+def test_an_interrupted_completer_starts_no_more_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the foreground: the runs that have started end, and those that were only found do not start."""
+    receiver = Receiver(MemoryStore(), policy=POLICY)
+    completer, started, both = receiver.completer(every=60, concurrency=2), [], threading.Barrier(3)
+
+    @receiver.durable(key="order", scope=("shop",))
+    def checkout(steps: Any, order: str) -> None:
+        started.append(order)
+        both.wait(30)
+        assert completer._stopped.wait(5)
+
+    for number in range(6):
+        checkout.submit(f"o-{number}")
+
+    def interrupt(*_: Any) -> None:
+        both.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("twicesafe.receiver._completer.wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        completer.run()
+    assert len(started) == 2
+
+
 def test_a_run_may_stop_its_completer() -> None:
     receiver = Receiver(MemoryStore(), policy=POLICY)
     completer, stopped = receiver.completer(every=0.01), threading.Event()

@@ -23,6 +23,7 @@ from twicesafe import (
     CompensatedError,
     LeaseLostError,
     NotStorableError,
+    ParkedError,
     Receiver,
     SchemaVersionError,
     State,
@@ -268,6 +269,74 @@ def test_a_task_that_is_cancelled_in_its_begin_leaves_the_connection_idle(
     outer: Any = None
     assert bank.door.end(both()) == "credited"
     assert (bank.ran, bank.credits) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_step_that_is_cancelled_in_its_commit_is_undone_if_it_was_committed(
+    kind: str, committed: bool, bank_of: Callable[[str], Bank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `TaskGroup` does that if another branch fails."""
+    bank, commits, undone = bank_of(kind), asyncio.Event(), []
+    commit = AsyncBegun.commit
+
+    async def slow(self: AsyncBegun) -> None:
+        commits.set()
+        await asyncio.sleep(0)
+        await (commit(self) if committed else self.rollback())
+
+    monkeypatch.setattr(AsyncBegun, "commit", slow)
+
+    async def undo(value: str) -> None:
+        undone.append(value)
+
+    async def fail() -> None:
+        await commits.wait()
+        raise Boom
+
+    @bank.receiver.durable(key="order", scope=("bank",), policy=POLICY.replace(max_attempts=1))
+    async def run(steps: Any, order: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(
+                steps.transact("credit", bank.door.connection, bank.credit(), undo=undo)
+            )
+            group.create_task(fail())
+
+    with pytest.raises(CompensatedError if committed else BaseExceptionGroup):
+        bank.call(run)
+    assert (undone, bank.credits) == (["credited"] * committed, committed)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_interrupt_in_the_commit_of_the_last_attempt_does_not_park_what_was_committed(
+    lean: Bank, committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, commit_async = Begun.commit, AsyncBegun.commit
+
+    def blocking(self: Begun) -> None:
+        if committed:
+            commit(self)
+        raise KeyboardInterrupt
+
+    async def awaited(self: AsyncBegun) -> None:
+        if committed:
+            await commit_async(self)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Begun, "commit", blocking)
+    monkeypatch.setattr(AsyncBegun, "commit", awaited)
+    undone: list[str] = []
+
+    def run(steps: Any, order: str) -> Any:
+        undo = lean.effect(undone.append)
+        yield steps.transact("credit", lean.door.connection, lean.credit(), undo=undo)
+
+    run = lean.durable(run, policy=POLICY.replace(max_attempts=1))
+    with pytest.raises((KeyboardInterrupt, asyncio.CancelledError)):
+        lean.call(run)
+    with pytest.raises(CompensatedError if committed else ParkedError):
+        lean.call(run)
+    assert (undone, lean.credits) == (["credited"] * committed, committed)
 
 
 @pytest.mark.parametrize("kind", ["django:sqlite3", "django:postgresql"])

@@ -26,6 +26,7 @@ from twicesafe.integrations.mcp import (
     ToolRule,
     token_principal,
 )
+from twicesafe.signing import KeySigner, KeyVerifier
 
 RULE = ToolRule(identity=("order_id",), prose=("note",))
 
@@ -309,3 +310,35 @@ async def test_a_tool_waits_until_a_person_says_yes(receiver: AsyncReceiver) -> 
     assert await receiver.signal(asked.key, "approval", by="ana", why="talked to them")
     assert (await charged(shop)).data == {"id": "ch-1", "cents": 500}
     assert shop.charged == ["o-1"]
+
+
+SECRET = b"s" * 32
+SIGNER = KeySigner("agent", SECRET, audience="shop")
+
+
+async def test_a_key_of_a_client_must_be_signed_if_the_policy_says_so() -> None:
+    verifier = KeyVerifier({"agent": SECRET}, audience="shop")
+    policy = Policy(wait=0, signatures=verifier)
+    async with AsyncReceiver.open("memory://", policy=policy) as receiver:
+        shop = Shop(receiver, ToolRule())
+        bare = {"dev.twicesafe/key": "k-1"}
+        unsigned = await charged(shop, bare)
+        assert unsigned.is_error
+        assert "dev.twicesafe/key-signature" in said(unsigned)
+        forged = {**bare, "dev.twicesafe/key-signature": SIGNER.sign("k-2")}
+        assert (await charged(shop, forged)).is_error
+        assert shop.charged == []
+        assert [record async for record in receiver.records()] == []
+        signed = {**bare, "dev.twicesafe/key-signature": SIGNER.sign("k-1")}
+        assert not (await charged(shop, signed)).is_error
+        assert (await charged(shop, signed)).meta["dev.twicesafe/replayed"] is True
+        assert shop.charged == ["o-1"]
+
+
+async def test_a_key_made_from_the_identity_needs_no_signature() -> None:
+    verifier = KeyVerifier({"agent": SECRET}, audience="shop")
+    policy = Policy(wait=0, signatures=verifier)
+    async with AsyncReceiver.open("memory://", policy=policy) as receiver:
+        shop = Shop(receiver)
+        assert not (await charged(shop)).is_error
+        assert (await charged(shop)).meta["dev.twicesafe/replayed"] is True

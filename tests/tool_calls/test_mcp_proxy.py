@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -28,11 +29,13 @@ from twicesafe._core.tool_calls.json_rpc import (
     response_in,
 )
 from twicesafe._proxy import ProxySettings, load
+from twicesafe._proxy.connections import UpstreamLost
 from twicesafe._proxy.mcp_settings import McpSettings
 from twicesafe._proxy.mcp_tools import McpTools
 from twicesafe._proxy.worker import Worker
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
+from twicesafe.signing import KeySigner
 
 RULE = {"identity": ["order_id"], "prose": ["note"]}
 
@@ -95,7 +98,7 @@ class Stand:
 
 @asynccontextmanager
 async def stand(
-    json_response: bool = False, run: str = "meta", **settings: Any
+    json_response: bool = False, run: str = "meta", http: Any = None, **settings: Any
 ) -> AsyncIterator[Stand]:
     shop = Shop()
     app = shop.server.http_app(json_response=json_response)
@@ -104,7 +107,7 @@ async def stand(
             upstream=url,
             store="memory://",
             sweep=0,
-            http={"wait": 0},
+            http={"wait": 0, **(http or {})},
             mcp={"run": run, "tools": {"charge": {**RULE, **settings}}},
         )
         worker = Worker(made, receiver)
@@ -263,6 +266,55 @@ async def test_nothing_was_sent_to_a_server_that_is_gone() -> None:
         assert [record async for record in receiver.records()] == []
 
 
+PROGRESS = (
+    b'id: 1\r\nevent: message\r\ndata: {"jsonrpc":"2.0","method":"notifications/progress"}\r\n\r\n'
+)
+RESULT = b'id: 2\r\ndata: {"jsonrpc":"2.0","id":7,\r\ndata: "result":{"content":[],"n":1}}\r\n\r\n'
+PLAIN = b'{"jsonrpc":"2.0","id":7,"result":{"content":[],"n":1}}'
+
+
+@pytest.mark.parametrize("kind, body", [
+    ("text/event-stream", PROGRESS + RESULT),
+    ("application/json", PLAIN),
+])  # fmt: skip
+async def test_a_server_whose_answer_is_cut_at_any_byte(kind: str, body: bytes) -> None:
+    """Only an answer that is complete is recorded. Else the outcome is unknown, and no repeat is sent."""
+    sent = 0
+    cut = 0
+
+    async def upstream(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal sent
+        sent += 1
+        await receive()
+        fields = [(b"content-type", kind.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": fields})
+        for at in range(cut):
+            await send({"type": "http.response.body", "body": body[at : at + 1], "more_body": True})
+        if cut < len(body):
+            raise UpstreamLost("cut")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    settings = McpSettings(tools={"charge": RULE})
+    for cut in range(len(body) + 1):
+        sent = 0
+        async with AsyncReceiver.open("memory://") as receiver:
+            tools = McpTools(upstream, upstream, receiver, settings, HttpPolicy(wait=0))
+            transport = httpx.ASGITransport(tools, client=("127.0.0.1", 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+                first = await client.post("/mcp", content=request())
+                again = await client.post("/mcp", content=request())
+            (state,) = [record.state async for record in receiver.records()]
+        assert (sent, first.status_code, again.status_code) == (1, 200, 200)
+        if cut == len(body):
+            assert state is State.COMPLETED
+            assert b'"n":1' in first.content
+            assert b'"n":1' in again.content
+        else:
+            assert state is State.HELD
+            assert b"unknown" in first.content
+            assert b"unknown" in again.content
+
+
 # --- reading ---------------------------------------------------------------------------------
 
 
@@ -364,3 +416,22 @@ def test_settings_come_from_the_file(tmp_path: Any) -> None:
         file.write_text(f'[proxy]\nupstream = "http://127.0.0.1:9"\n{wrong}')
         with pytest.raises(ConfigurationError, match=words):
             load(file, environ={})
+
+
+async def test_a_key_in_meta_must_be_signed_if_the_proxy_requires_signatures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = b"s" * 32
+    signer = KeySigner("agent", secret, audience="shop")
+    monkeypatch.setenv("SIGNERS", "agent:hs3:" + base64.b64encode(secret).decode())
+    async with stand(http={"signatures": "env:SIGNERS?audience=shop"}) as here:
+        bare = {"dev.twicesafe/key": "k-1"}
+        unsigned = await here.charge(meta=bare)
+        assert unsigned.is_error
+        assert "dev.twicesafe/key-signature" in str(unsigned.content[-1].text)
+        assert here.shop.charged == []
+        assert await here.states() == []
+        signed = {**bare, "dev.twicesafe/key-signature": signer.sign("k-1")}
+        assert not (await here.charge(meta=signed)).is_error
+        assert (await here.charge(meta=signed)).meta["dev.twicesafe/replayed"] is True
+        assert here.shop.charged == ["o-1"]

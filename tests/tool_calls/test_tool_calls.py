@@ -523,6 +523,27 @@ def test_a_question_about_odd_arguments_can_be_asked(bank: Bank, half: Any) -> N
     assert record.steps[0].name.startswith("approve charge {'")
 
 
+def test_a_question_about_a_very_long_number_can_be_asked(bank: Bank) -> None:
+    waiting = bank.charge(ASKING, cents=10**5000)
+    assert waiting.state == "waiting"
+
+
+def test_names_in_arguments_may_be_tuples(bank: Bank) -> None:
+    """A framework makes them of the model's arguments; JSON has none."""
+    seats = {("a", 1): {"cafe\u0301": 1}}
+    assert bank.charge(RULE, seats=seats).state == "done"
+    assert bank.charge(RULE, seats={("a", 1): {"café": 1}}).state == "replayed"
+    assert bank.charge(RULE, seats={("a", 2): {"café": 1}}).state == "mismatch"
+    assert bank.charged == ["o-1"]
+
+
+def test_two_names_that_are_one_in_unicode_are_refused(bank: Bank) -> None:
+    """One of the two would not be compared."""
+    refused = bank.charge(RULE, seats={"café": 1, "cafe\u0301": 2})
+    assert (refused.state, bank.charged) == ("not_done", [])
+    assert "equal in Unicode" in refused.text
+
+
 def test_arguments_that_are_nested_too_deeply_are_refused(bank: Bank) -> None:
     deep: list[Any] = []
     for _ in range(100_000):

@@ -33,8 +33,8 @@ STUDY: Final = Study(
     name="steps",
     about=(
         "Durable functions. Processes call, submit and complete runs, whose functions have steps, undos, "
-        "sleeps, waits, branches and failures. Processes die before and after every effect and request, and "
-        "operators and signals come at any time. It runs the shipped code: steps, run, undoing, completing, "
+        "sleeps, waits, branches and failures. Processes die before and after every effect and request, "
+        "callers are cancelled at any time, and operators and signals come at any time. It runs the shipped code: steps, run, undoing, completing, "
         "lifecycle, memory store, and the lease keeper without its thread. Invariants are checked after "
         "every request that reaches the store, and at every start, reply and answer."
     ),
@@ -45,10 +45,10 @@ STUDY: Final = Study(
     written=written,
     wanted=(
         *(f"fault: {kind}" for kind in FAULTS),
-        *(f"incident: {kind}" for kind in INCIDENTS),
+        *(f"incident: {kind}" for kind in (*INCIDENTS, "cancel")),
         *(f"state: {state}" for state in State),
         *(f"repeat: {why}" for why in ("raised", "interrupted")),
-        *(f"effect: {what}" for what in ("step", "undo", "died beside it")),
+        *(f"effect: {what}" for what in ("step", "undo", "died beside it", "cancelled beside it")),
         *(f"signal: {how}" for how in (
             "before its run", "before its wait", "during its wait", "wakes", "refused",
         )),
@@ -61,7 +61,7 @@ STUDY: Final = Study(
         )),
         *(f"answer: {name}" for name in (
             "completed", "replayed", "CompensatedError", "CompensationFailedError", "SuspendedError",
-            "HeldError", "ParkedError", "StepMismatchError", "LeaseLostError",
+            "HeldError", "ParkedError", "StepMismatchError", "LeaseLostError", "CancelledError",
         )),
     ),
     met={

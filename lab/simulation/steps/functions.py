@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import Key
 from twicesafe._core.durable.run_state import RunState, Unwind
+from twicesafe._values.steps import SIGNAL
 from twicesafe.receiver._steps import Steps
 
 from ..transactions.fibers import ask, judge
 from .invariants import broken
+from .ledger import Execution
 from .plan import Op, Script
 from .policies import POLICIES, BoomError
 from .runtime import Runtime, gathered
@@ -91,9 +94,12 @@ class Function:
 
     def _wait(self, op: Op) -> Any:
         ledger = self._world.ledger
-        ledger.waiting.setdefault((self._key.id, self._run.fence), {})[op.name] = None
+        name = SIGNAL + op.name
+        ledger.waiting.setdefault((self._key.id, self._run.fence), {})[name] = None
         found = self._steps.wait(op.name, timeout=op.seconds or None)
-        judge(self._world, ledger.answered_wait, self._key, self._run, op.name, found)
+        judge(self._world, ledger.answered_wait, self._key, self._run, name, found)
+        if op.aborts and found == "no":
+            self._abort(op)
         return found
 
     def _branches(self, op: Op) -> list[Any]:
@@ -109,6 +115,7 @@ class Function:
             raise BoomError("the function failed")
 
     def _abort(self, op: Op) -> None:
+        self._world.ledger.aborted.add((self._key.id, self._run.fence))
         self._steps.abort("changed its mind")
 
     # -- what steps do --------------------------------------------------------------------------
@@ -132,10 +139,15 @@ class Function:
             end = dies[execution.number] if execution.number < len(dies) else ""
             if end == "before":
                 self._die()
-            ask(lambda resume: process.after(seconds, resume))
+            try:
+                ask(lambda resume: process.after(seconds, resume))
+            except asyncio.CancelledError:
+                world.seen["effect", "cancelled beside it"] += 1
+                self._happened(execution, op, number % 2 == 0)
+                raise
             execution.happened = True
             if end == "after":
-                execution.died = world.network.faulty and op.name not in self._unseen
+                self._happened(execution, op, world.network.faulty)
                 self._die()
             world.seen["effect", "undo" if name.startswith("undo:") else "step"] += 1
             if execution.number < fails:
@@ -144,6 +156,11 @@ class Function:
             return number
         finally:
             ledger.stop(key, run, name)
+
+    def _happened(self, execution: Execution, op: Op, is_cut: bool) -> None:
+        """The effect is there, and nothing more of this step comes."""
+        execution.happened = execution.happened or is_cut
+        execution.died = is_cut and op.name not in self._unseen
 
     def _die(self) -> None:
         world, process = self._world, self._process

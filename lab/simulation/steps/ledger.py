@@ -49,6 +49,8 @@ class Ledger:
         """Steps that run now, by key and fence."""
         self.ended: set[tuple[bytes, int]] = set()
         """Functions that have ended, by key and fence."""
+        self.aborted: set[tuple[bytes, int]] = set()
+        """Functions that have aborted their run, by key and fence."""
         self.waiting: dict[tuple[bytes, int], dict[str, None]] = {}
         """What a function waits for, by key and fence."""
         self._asked: dict[tuple[bytes, int, str], int] = {}
@@ -71,6 +73,8 @@ class Ledger:
         known = steps.get(name)
         if (id_, run.fence) in self.ended and not undoes:
             broken("nothing starts after the end", f"{name} starts")
+        if (id_, run.fence) in self.aborted and not undoes:
+            broken("an abort stops the run", f"{name} starts")
         if same and is_done(known) and known is not None and known.fence <= run.fence:
             broken("recorded steps never run again", f"{name} starts")
         if any(one.fence == run.fence and one.end != "raised" for one in executions):

@@ -174,6 +174,17 @@ class Monitor:
         """Those that its worker knew as waiting: the lab looks itself, whatever was asked."""
         return list(self._world.ledger.waiting.get((ask.id, ask.fence), ()))
 
+    def _failed(
+        self, ask: Any, row: Any, steps: Steps, answer: Any, after: Any, found: Steps, now: int
+    ) -> None:
+        cut = ask.error == "CancelledError" and row is not after
+        if (
+            cut
+            and after.state is State.PARKED
+            and any(s.undo and is_done(s) for s in found.values())
+        ):
+            broken("undoing comes before parking", "parked, because its caller was cancelled")
+
     def _abandoned(self, ask: Any, row: Any, steps: Any, answer: Any, *rest: Any) -> None:
         if answer is Ack.OK:
             self._attempts[ask.id] -= 1
@@ -268,6 +279,7 @@ class Monitor:
 _CHECKS: dict[str, Callable[..., None]] = {
     "start_run": Monitor._started,
     "suspend": Monitor._suspended,
+    "fail_run": Monitor._failed,
     "abandon": Monitor._abandoned,
     "release": Monitor._operated,
     "restart": Monitor._operated,

@@ -69,6 +69,8 @@ class Op(msgspec.Struct, frozen=True):
     branches: tuple[tuple[Op, ...], ...] = ()
     joins: bool = True
     """It waits for all branches, as a pool of threads does; else for the first error, like `gather`."""
+    aborts: bool = False
+    """Of a wait: the signal "no" aborts the run."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -89,6 +91,8 @@ class Start(msgspec.Struct, frozen=True):
     """call, submit, complete."""
     key: int = 0
     faults: tuple[Fault, ...] = ()
+    cancelled: tuple[float, ...] = ()
+    """Its caller is cancelled after so many seconds."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -118,6 +122,7 @@ class _Draw:
     def __init__(self, seed: int) -> None:
         self.rng = Random(f"steps/{seed}")
         self.probes = Random(f"steps/probes/{seed}")
+        self.cancels = Random(f"steps/cancels/{seed}")
         self.seed = seed
         self.trouble = self.rng.choice((0.0, 0.25, 0.5, 0.8))
         self.kinds = [kind for kind in FAULTS if self.chance() < 0.4] or ["crash after"]
@@ -179,12 +184,23 @@ class _Draw:
             return Op(kind, name, self.rng.choice((0.0, 0.05, 0.2, 0.6, 1.5)))
         if kind == "wait":
             self.waits.append((key, name))
-            return Op(kind, name, self.rng.choice((0.0, 0.0, 0.1, 0.5, 2.0)))
+            seconds = self.rng.choice((0.0, 0.0, 0.1, 0.5, 2.0))
+            return Op(kind, name, seconds, aborts=self.cancels.random() < 0.2)
         parts = tuple(
             tuple(self.op(key, True) for _ in range(self.rng.choice((1, 2))))
             for _ in range(self.rng.choice((2, 2, 3)))
         )
+        if self.cancels.random() < 0.1:  # one branch aborts the run, beside the others
+            parts = (*parts[:-1], (*parts[-1], Op("abort")))
         return Op(kind, name, branches=parts, joins=self.chance() < 0.5)
+
+    def cancelled(self) -> tuple[float, ...]:
+        """In the midst of its steps, its sleeps or its undos."""
+        if self.cancels.random() >= 0.3 * (self.trouble > 0):
+            return ()
+        most = self.cancels.choice((0.02, 0.1, 0.6, 2.0))
+        times = self.cancels.choice((1, 1, 1, 2))
+        return tuple(round(self.cancels.uniform(0, most), 4) for _ in range(times))
 
     def script(self, key: int) -> Script:
         ops = [self.op(key) for _ in range(self.rng.choice((1, 2, 3, 4)))]
@@ -212,11 +228,19 @@ def draw(seed: int) -> Plan:
             pick(("call", "call", "call", "submit")),
             number % keys,
             here.faults(),
+            here.cancelled(),
         )
         for number in range(keys + pick((0, 1, 2, 4)))
     ]
     starts += [
-        Start(uniform(0.2, QUIET), rng.randrange(processes), "complete", 0, here.faults())
+        Start(
+            uniform(0.2, QUIET),
+            rng.randrange(processes),
+            "complete",
+            0,
+            here.faults(),
+            here.cancelled(),
+        )
         for _ in range(pick((1, 3, 6)))
     ]
     signals = [

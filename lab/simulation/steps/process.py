@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -53,6 +54,8 @@ class Process(Actor):
 
     def begin(self, start: Start) -> None:
         runtime = Runtime(self, f"p{self.number}.{start.at:.3f}", start.faults)
+        for seconds in start.cancelled:
+            self.after(seconds, runtime.cancel)
         if start.kind == "complete":
             self._spawn(partial(self._complete, runtime))
         elif start.kind == "submit":
@@ -85,7 +88,7 @@ class Process(Actor):
         answer: Any
         try:
             answer = runtime.run(call)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             answer = error
         if isinstance(answer, Raised):
             answer = answer.error
@@ -105,14 +108,14 @@ class Process(Actor):
 
         try:
             runtime.run(flow())
-        except Exception as error:  # its caller tries again, or gives up
+        except (Exception, asyncio.CancelledError) as error:  # its caller tries again, or gives up
             self.world.seen["answer", type(error).__name__] += 1
 
     def _complete(self, runtime: Runtime) -> None:
         names = NAMES[: len(self.world.plan.scripts)]
         try:
             due: list[DueRun] = runtime.run(find_due(10, round(LEASE * 1000), names))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self.world.seen["answer", type(error).__name__] += 1
             return
         for run in due:

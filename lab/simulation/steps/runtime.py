@@ -6,8 +6,11 @@ in it as they are, and wait in virtual time. The driver, the flows and `Steps` a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent
 
 from twicesafe._core.call import Call
 from twicesafe._core.commands import (
@@ -22,7 +25,9 @@ from twicesafe._core.commands import (
 )
 from twicesafe._core.driving import drive
 from twicesafe._core.durable.run import deliver_run
-from twicesafe._runtime.flow_run import invoke
+from twicesafe._core.durable.run_requests import FOREVER
+from twicesafe._core.protocol import Abandon
+from twicesafe._runtime.flow_run import CLAIMS, RECORDING, invoke
 from twicesafe._values.context import ActiveClaim
 from twicesafe.errors import LeaseLostError
 
@@ -36,6 +41,17 @@ if TYPE_CHECKING:
 __all__ = ["Runtime", "gathered"]
 
 
+class FlowRun:
+    """One flow: what must be released however it ends."""
+
+    def __init__(self) -> None:
+        self.held: list[ActiveClaim] = []
+        self.asked: Any = None
+        """The claim that was requested and is not held."""
+        self.cancelled: BaseException | None = None
+        """A delayed cancellation: raised when the flow has ended."""
+
+
 class Runtime:
     """Of one delivery: its messages are counted together, whichever of its fibres sends them."""
 
@@ -44,49 +60,97 @@ class Runtime:
         self.name = name
         self._faults = {fault.nth: fault for fault in faults}
         self._messages = 0
+        self._caller: Fiber | None = None
+        """The fibre of the call, which a cancellation stops. Branches are other ones."""
+        self._records: FlowRun | None = None
+        """The flow of that fibre which records now: it is not stopped before the answer."""
 
     def run(self, work: Any) -> Any:
-        """As the blocking runtime does."""
-        held: list[ActiveClaim] = []
+        """As the async runtime does."""
+        if self._caller is None or self._caller.over:
+            self._caller = getcurrent()
+        run = FlowRun()
         flow = deliver_run(work) if isinstance(work, Call) else work
         try:
-            return drive(flow, lambda command: self._perform(command, held))
+            found = drive(flow, lambda command: self._perform(command, run))
+        except asyncio.CancelledError:
+            if run.asked is not None:  # and never held
+                back = Abandon(run.asked.key.id, run.asked.owner, FOREVER)
+                self.process.after(0.0, self._send, back, lambda answers: None)
+            raise
         finally:
-            for claim in held:
+            for claim in run.held:
                 self.process.keeper.remove(claim)
+        if run.cancelled is not None:
+            raise run.cancelled
+        return found
 
-    def _perform(self, command: Any, held: list[ActiveClaim]) -> Any:
+    def cancel(self) -> None:
+        """The caller is cancelled, wherever it is."""
+        caller, world = self._caller, self.process.world
+        if caller is None or caller.over or not world.network.faulty:
+            return
+        world.seen["incident", "cancel"] += 1
+        if world.say:
+            world.say(f"!! {self.name} is cancelled")
+        error = asyncio.CancelledError()
+        if self._records is not None:
+            self._records.cancelled = error
+        else:
+            caller.interrupt(error)
+
+    def _perform(self, command: Any, run: FlowRun) -> Any:
         kind, process = type(command), self.process
         if kind is Sleep:
-            return ask(lambda resume: process.after(command.seconds, resume))
+            return self._wait(
+                lambda resume: process.after(command.seconds, resume), run if command.firm else None
+            )
         if kind is Watch:
             return ask(lambda resume: process.after(min(command.seconds, command.poll), resume))
         if kind is Invoke:
-            return self._invoke(command, held)
+            return self._invoke(command, run)
         if kind is Detach:
             return self._detach(command)
         if kind in (JoinFlight, EndFlight):
             return None  # other callers of this process ask the store
-        return self._request(command.request if kind is Within else command)
+        if kind in CLAIMS:
+            run.asked = command
+        records = kind is Within or kind in RECORDING
+        return self._request(
+            command.request if kind is Within else command, run if records else None
+        )
 
-    def _request(self, request: Any) -> Any:
+    def _wait(self, command: Any, records: FlowRun | None) -> Any:
+        """Wait in this fibre; `records`: the flow that a cancellation does not stop meanwhile."""
+        if records is None or getcurrent() is not self._caller:
+            return ask(command)
+        self._records = records
+        try:
+            return ask(command)
+        finally:
+            self._records = None
+
+    def _send(self, request: Any, arrived: Callable[[Any], None]) -> None:
         fault = self._faults.get(self._messages)
         self._messages += 1
-        process = self.process
-        carry = process.world.network.carry
-        answers = ask(lambda resume: carry(process, self.name, [request], fault, resume))  # type: ignore[arg-type]
+        carry = self.process.world.network.carry
+        carry(self.process, self.name, [request], fault, arrived)  # type: ignore[arg-type]
+
+    def _request(self, request: Any, records: FlowRun | None) -> Any:
+        answers = self._wait(lambda resume: self._send(request, resume), records)
         if answers is None:
             raise unavailable()
         if isinstance(answers[0], Exception):
             raise answers[0]
         return answers[0]
 
-    def _invoke(self, command: Invoke, held: list[ActiveClaim]) -> Any:
+    def _invoke(self, command: Invoke, run: FlowRun) -> Any:
         claim = command.claim
         assert claim is not None
         if not claim.pid:
             claim.pid = 1
-            held.append(claim)
+            run.asked = None
+            run.held.append(claim)
             self.process.keeper.add(claim)
         elif claim.lost:
             return Raised(LeaseLostError("the claim ended before its turn", key=claim.key))

@@ -16,7 +16,7 @@ def smaller(plan: Plan) -> Iterator[Plan]:
     """Plans with less in them, the boldest cuts first."""
     yield from fewer(plan, "starts", "signals", "incidents", "renewals")
     yield from simpler(plan, "scripts", _simpler_script)
-    yield from simpler(plan, "starts", lambda start: fewer(start, "faults"))
+    yield from simpler(plan, "starts", lambda start: fewer(start, "faults", "cancelled"))
     yield from evened(plan)
     if any(rate != 1.0 for rate in plan.rates):
         yield replace(plan, rates=(1.0,) * len(plan.rates))
@@ -38,7 +38,7 @@ def _simpler_script(script: Script) -> Iterator[Script]:
 def _simpler_op(op: Op) -> Iterator[Op]:
     plain = Op(op.kind, op.name, branches=op.branches)
     for field in ("seconds", "undo", "dies", "tries", "timeout", "probe", "probe_fails", "caught",
-                  "fickle", "undo_fails", "undo_dies", "joins"):  # fmt: skip
+                  "fickle", "undo_fails", "undo_dies", "joins", "aborts"):  # fmt: skip
         yield replace(op, **{field: getattr(plain, field)})
 
 
@@ -72,4 +72,5 @@ def _op(op: Op) -> list[str]:
 def _start(start: Start) -> str:
     what = "completes" if start.kind == "complete" else f"{start.kind}s key {start.key}"
     faults = "".join(f"; message {f.nth}: {f.kind} {f.seconds:g} s" for f in start.faults)
-    return f"p{start.process} {what}{faults}"
+    cancelled = "".join(f"; cancelled after {seconds:g} s" for seconds in start.cancelled)
+    return f"p{start.process} {what}{faults}{cancelled}"

@@ -12,6 +12,7 @@ from twicesafe._core.durable import run_state
 from twicesafe._core.durable.run_requests import FOREVER, Restart, Signal
 from twicesafe._core.protocol import Forget, Release, Resolve
 from twicesafe._values.codecs import DEFAULT_CODEC
+from twicesafe._values.steps import SIGNAL
 from twicesafe.errors import UsageError
 from twicesafe.stores.memory import MemoryStore
 
@@ -91,7 +92,7 @@ class World(VirtualWorld):
 
     def _signal(self, sent: Sent) -> None:
         value = DEFAULT_CODEC.encode(sent.value, Any)
-        self.network.apply(Signal(KEYS[sent.key].id, sent.name, value, 60_000), "signal")
+        self.network.apply(Signal(KEYS[sent.key].id, SIGNAL + sent.name, value, 60_000), "signal")
 
     def _happen(self, incident: Incident) -> None:
         kind, target = incident.kind, incident.target

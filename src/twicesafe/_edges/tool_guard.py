@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from .._core.driving import drive, drive_async
-from .._core.tool_calls.answers import ToolAnswer, answer_to
+from .._core.tool_calls.answers import META, ToolAnswer, answer_to
 from .._core.tool_calls.flow import (
     APPROVAL,
     BY,
@@ -44,7 +44,8 @@ from .._core.tool_calls.identity import (
 from .._core.tool_calls.rule import ToolCall, ToolRule, check_rules
 from .._values.clocks import wall_clock
 from .._values.keys import Key
-from ..errors import ConfigurationError, TwicesafeError
+from .._values.signed_key import SignedKey, require_signature
+from ..errors import ConfigurationError, TwicesafeError, UntrustedKeyError
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._edge_claim import AsyncEdgeClaim, EdgeClaim
 from ..receiver._steps import AsyncSteps, Steps
@@ -66,7 +67,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any]
     """The JSON schema of the tool's arguments."""
     key: str | None = None
-    """The caller's own key."""
+    """The caller's own key; a `SignedKey` if it came with a signature."""
     principal: str | None = None
     run: str | None = None
 
@@ -158,13 +159,28 @@ class ToolGuard(Generic[R]):
             return ToolAnswer(
                 state="not_done", tool=tool, reason="its arguments are nested too deeply"
             )
+        except TwicesafeError as error:
+            return answer_to(error, tool)
         who: dict[str, Any] = {"principal": given.principal, "run": given.run}
         try:
+            self._require_signature(given)
             found = key_of_call(tool, rule, arguments, given=given.key, **who)
             key = self._receivers[tool].key(found)
         except TwicesafeError as error:
             return answer_to(error, tool)
         return _Exchange(self, ToolCall(tool=tool, arguments=arguments, key=key, **who), run)
+
+    def _require_signature(self, given: Invocation) -> None:
+        """As for any sender's key. A key that is made from the identity is made here, so it has none."""
+        check = self._receivers[given.tool].policy.signatures
+        if check is None or given.key is None:
+            return
+        if not isinstance(given.key, SignedKey):
+            raise UntrustedKeyError(
+                f"the key of the call has no signature, and this receiver requires signed keys; send it in _meta "
+                f"as {META}key-signature"
+            )
+        require_signature(check, given.key)
 
 
 def _approvals(receiver: Any, tool: str) -> Any:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import enum
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
-__all__ = ["Step", "StepRecord", "StepState", "moment"]
+__all__ = ["SIGNAL", "Step", "StepRecord", "StepState", "moment"]
+
+SIGNAL: Final = "twicesafe:signal:"
+"""A wait and its signal are recorded under this, followed by their name. A signal may come before the run has used
+its name for a step, so the two must not share one."""
 
 
 def moment(milliseconds: int) -> datetime:
@@ -58,7 +63,7 @@ class Step(msgspec.Struct, gc=False):
     def view(self) -> StepRecord:
         waits = self.state is StepState.WAITING and self.due_at
         return StepRecord(
-            name=self.name,
+            name=self.name.removeprefix(SIGNAL),
             kind=self.kind,
             state=self.state,
             attempt=self.attempt,

@@ -171,8 +171,9 @@ class AsyncCompletes(ReceiverBase):
         import asyncio
 
         slots = asyncio.Semaphore(whole(concurrency))
+        due = await self._find_due(limit)  # outside the group, which would wrap its error
         async with asyncio.TaskGroup() as group:
-            for run in await self._find_due(limit):
+            for run in due:
                 group.create_task(self._complete(run, report, stops, slots))
         return report
 
@@ -251,15 +252,22 @@ class Completer(_CompleterBase):
 
     def run(self) -> None:
         """Work in this thread and in those of the runs, until another one calls `stop`."""
-        left: set[Future[None]] = set()
         with ThreadPoolExecutor(self._concurrency, "twicesafe-completer") as pool:
-            while not self._stopped.is_set():
-                if len(left) < self._concurrency:  # runs that take long keep only their own slots
-                    left.update(pool.submit(self._complete, run) for run in self._find_due())
-                is_full = len(left) >= self._concurrency
-                if not is_full:
-                    self._stopped.wait(self._every)
-                _, left = wait(left, self._every if is_full else 0, FIRST_COMPLETED)
+            try:
+                self._keep_looking(pool)
+            except BaseException:  # Ctrl-C, for example: of the runs that were found, start no more
+                self._stopped.set()
+                raise
+
+    def _keep_looking(self, pool: ThreadPoolExecutor) -> None:
+        left: set[Future[None]] = set()
+        while not self._stopped.is_set():
+            if len(left) < self._concurrency:  # runs that take long keep only their own slots
+                left.update(pool.submit(self._complete, run) for run in self._find_due())
+            is_full = len(left) >= self._concurrency
+            if not is_full:
+                self._stopped.wait(self._every)
+            _, left = wait(left, self._every if is_full else 0, FIRST_COMPLETED)
 
     def _find_due(self) -> list[DueRun]:
         try:

@@ -18,6 +18,7 @@ from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.records import Record, State, Stats
 from .._values.settings import Duration, expect, seconds
+from .._values.steps import SIGNAL
 from ..errors import TwicesafeError
 from ..stores._base import Finding
 from ._base import ReceiverBase
@@ -74,10 +75,9 @@ class OperatorFlows(ReceiverBase):
         payload, most = self._resolved.codec.encode(value, returns), self._resolved.max_result_bytes
         if len(payload) > most:
             raise too_large(value, len(payload), most, "signal").about(key)
-        payload = encrypted_step(self._resolved.cipher, key.id, checked_name(name, key), payload)
-        return run_operations.send_signal(
-            key, checked_name(name, key), payload, self._resolved.retention_ms, by, why
-        )
+        name = SIGNAL + checked_name(name, key)
+        payload = encrypted_step(self._resolved.cipher, key.id, name, payload)
+        return run_operations.send_signal(key, name, payload, self._resolved.retention_ms, by, why)
 
     @property
     def _keeps_steps(self) -> bool:

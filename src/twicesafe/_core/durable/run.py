@@ -33,6 +33,7 @@ from .compensation import undo_all
 from .run_requests import FOREVER, WITHOUT_LIMIT, FailRun, StartRun
 from .run_state import RunState, Unwind, parts_of
 from .run_suspension import is_unfinished, lost, suspend, wake_callers
+from .transaction_step import look_up_commits
 
 __all__ = ["RunCall", "deliver_run", "run_of"]
 
@@ -141,6 +142,8 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
         if isinstance(reply, Raised) and isinstance(reply.error, LeaseLostError):
             return reply
         return Raised(lost(call))
+    if state.committing and isinstance(reply, Raised):
+        yield from look_up_commits(state)
     ended = yield from _settled(call, claim, state, reply)
     if not state.goes_on:
         yield from wake_callers(call, state)

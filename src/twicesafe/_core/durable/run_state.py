@@ -20,9 +20,10 @@ from ..._values.clocks import WorkerClock
 from ..._values.context import ActiveClaim, active
 from ..._values.keys import Key
 from ..._values.policy import Backoff
-from ..._values.steps import Step, StepState
+from ..._values.steps import SIGNAL, Step, StepState
 from ...errors import LeaseLostError, StepMismatchError, TwicesafeError, UsageError
 from ..resolved_policy import ResolvedPolicy
+from .run_requests import RecordStep
 
 __all__ = [
     "FAILURE",
@@ -173,6 +174,8 @@ class RunState:
         """Steps to undo that may have happened, and why this is unknown."""
         self.answered: set[str] = set()
         """Marked steps of which this attempt knows, or finds out, how they ended."""
+        self.committing: dict[str, tuple[StepCall, RecordStep, Any]] = {}
+        """Steps whose COMMIT was sent and has no answer, with what they record and their values."""
         self.aborted: str | None = None
         self.goes_on = False
         """The run is not over: it is suspended, or tried again."""
@@ -234,9 +237,16 @@ class RunState:
                 f'example f"{checked}-{{i}}"',
                 key=self.claim.key,
             )
-        known = self.recorded.get(checked)
-        if known is not None and (known.kind != kind or known.fingerprint != fingerprint):
-            raise self.mismatch(checked, known.kind, kind)
+        if not self.recorded:
+            return None
+        known, other = self.recorded.get(checked), self.recorded.get(SIGNAL + checked)
+        if kind == "wait":
+            known, other = other, known
+        elif other is not None and other.state is not StepState.WAITING:
+            other = None  # a signal that this run did not wait for
+        for one in (known, other):
+            if one is not None and (one.kind != kind or one.fingerprint != fingerprint):
+                raise self.mismatch(checked, one.kind, kind)
         return known
 
     def mismatch(self, name: str, before: str, kind: str) -> StepMismatchError:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..._values.codecs import unreadable
 from ..._values.context import ActiveClaim
-from ..._values.steps import StepState
+from ..._values.steps import SIGNAL, StepState
 from ...errors import (
     LeaseLostError,
     ResultError,
@@ -66,7 +66,7 @@ def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
             ack = yield from ask_while_claimed(claim, ask)
         except StoreUnavailableError as error:
             raise StoreUnavailableError(
-                f"the step {ask.name!r} ran, but the store did not answer while the claim lasted: "
+                f"the step {_shown(ask)!r} ran, but the store did not answer while the claim lasted: "
                 "whether it was recorded is unknown; the next attempt finds out",
                 key=claim.key,
             ) from error
@@ -77,9 +77,13 @@ def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
     if ack is Ack.OK:
         return refused
     if ack is Ack.REFUSED:
-        raise state.mismatch(ask.name, "", ask.kind)
+        raise state.mismatch(_shown(ask), "", ask.kind)
     claim.gone = True
     raise gone(state, ask, ack)
+
+
+def _shown(ask: RecordStep) -> str:
+    return ask.name.removeprefix(SIGNAL)
 
 
 def ask_while_claimed(claim: ActiveClaim, ask: RecordStep | Suspend) -> Flow[Ack]:
@@ -100,7 +104,8 @@ def gone(state: RunState, ask: RecordStep, ack: Ack) -> LeaseLostError:
     """This worker no longer owns the run."""
     why = "its record is gone" if ack is Ack.MISSING else "another worker took the run over"
     return LeaseLostError(
-        f"the step {ask.name!r} was not recorded: {why}; this worker must stop", key=state.claim.key
+        f"the step {_shown(ask)!r} was not recorded: {why}; this worker must stop",
+        key=state.claim.key,
     )
 
 

@@ -95,9 +95,13 @@ def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Rep
                 elif marks and isinstance(reply.error, Exception):
                     yield from _note_raised(state, call)
                 return reply
+            if unknown:  # also if the caller is cancelled meanwhile
+                state.doubt(call, f"it ended with a {type(reply.error).__name__}")
             yield Sleep(call.options.backoff.delay(attempt, chance(state.claim.owner, attempt)))
             state.check_open()  # so did the back-off
             if unknown:
+                state.in_doubt.pop(call.name, None)
+                state.answered.add(call.name)
                 found = yield from _asked(state, call)
                 if found is not None:
                     return found

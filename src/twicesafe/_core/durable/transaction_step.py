@@ -29,7 +29,7 @@ from .run_requests import LoadRun, RecordStep, Run
 from .run_state import RunState, StepCall
 from .step_records import ask_of, encoded, gone, record
 
-__all__ = ["in_transaction"]
+__all__ = ["in_transaction", "look_up_commits"]
 
 
 def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]:
@@ -74,11 +74,17 @@ def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]
 def _committed(
     state: RunState, call: StepCall, ask: RecordStep, reply: Returned, sent: float, span: float
 ) -> Flow[Reply]:
+    state.committing[call.name] = (
+        call,
+        ask,
+        reply.value,
+    )  # a cancellation ends this flow at its next command
     try:
         yield OnTransaction(call.transaction, "commit")
     except Exception as error:
         yield OnTransaction(call.transaction, "rollback")
         if not (yield from _is_recorded(state, ask)):
+            del state.committing[call.name]
             return Raised(error)
         state.notify(
             ev.StoreFailed(state.claim.key, "commit", type(error).__name__)
@@ -87,8 +93,17 @@ def _committed(
         claim = state.claim
         claim.renewed = sent
         claim.expires = max(claim.expires, sent + span * (1 - MARGIN))
+    del state.committing[call.name]
     state.register(call, ask.position, reply.value)
     return reply
+
+
+def look_up_commits(state: RunState) -> Flow[None]:
+    """What was committed has to be undone, although its step was cancelled in the COMMIT."""
+    for name, (call, ask, value) in list(state.committing.items()):
+        if call.undo is not None and (yield from _is_recorded(state, ask)):
+            state.register(call, ask.position, value)
+        del state.committing[name]
 
 
 def _to_renew(claim: ActiveClaim) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ..._values.steps import Step, StepState
+from ..._values.steps import SIGNAL, Step, StepState
 from ...errors import StepMismatchError, TwicesafeError
 from ..commands import Flow, Raised, Reply, Returned, Sleep
 from .run_requests import FOREVER, LoadRun, RecordStep, Run
@@ -59,6 +59,7 @@ def _sleep(state: RunState, name: str, seconds: float, known: Step | None) -> Fl
 def wait(state: RunState, name: str, timeout: float | None, declared: Any) -> Flow[Reply]:
     """The signal's value; None: it did not come in time. A long wait suspends the run."""
     known = state.enter(name, "wait", b"")
+    name = SIGNAL + name
     state.running[name] = None
     try:
         known = yield from _wait(state, name, timeout, known)

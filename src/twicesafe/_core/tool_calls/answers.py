@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from ..._values.keys import Key
+from ..._values.signed_key import SignedKey
 from ...errors import (
     FingerprintMismatchError,
     HeldError,
@@ -169,8 +170,9 @@ def answer_to(error: TwicesafeError, tool: str) -> ToolAnswer:
 
 
 def key_in(meta: Any) -> str | None:
-    """The key that the caller's program sent in ``_meta``; None: none."""
-    return _text_in(meta, "key")
+    """The key that the caller's program sent in ``_meta``, with its signature if there is one; None: no key."""
+    key, signature = _text_in(meta, "key"), _text_in(meta, "key-signature")
+    return key if key is None or signature is None else SignedKey(key, signature)
 
 
 def run_in(meta: Any) -> str | None:

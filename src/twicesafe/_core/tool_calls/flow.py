@@ -375,7 +375,10 @@ def _question(call: ToolCall) -> str:
     try:
         shown = msgspec.json.encode(call.arguments, enc_hook=str)
     except (ValueError, TypeError):  # half a character, for example: models cut them
-        shown = ascii(call.arguments).encode()
+        try:
+            shown = ascii(call.arguments).encode()
+        except ValueError:  # a number of thousands of digits: the names alone
+            shown = ascii(list(call.arguments)).encode()
     text = f"approve {call.tool} ".encode() + shown
     return text[:LONGEST_NAME].decode(errors="ignore")
 

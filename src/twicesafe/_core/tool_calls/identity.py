@@ -30,7 +30,7 @@ from typing import Any, Final
 from ..._values.fingerprint import fingerprint
 from ..._values.keys import MAX_KEY_BYTES, Key
 from ..._values.object_fields import shape_of
-from ...errors import ConfigurationError, MissingKeyError
+from ...errors import ConfigurationError, InvalidKeyError, MissingKeyError
 from .rule import ToolRule
 
 __all__ = ["approval_key", "check_names", "key_of_call", "normalised", "print_of_call"]
@@ -123,10 +123,18 @@ def _normal(value: Any) -> Any:
     if isinstance(value, (float, Decimal)):
         return _number(value)
     if isinstance(value, Mapping):
-        return {_normal(name): _normal(item) for name, item in value.items() if item is not None}
+        found = {_name(name): _normal(item) for name, item in value.items() if item is not None}
+        if len(found) < sum(item is not None for item in value.values()):
+            raise InvalidKeyError("two of its arguments have names that are equal in Unicode (NFC)")
+        return found
     if isinstance(value, (list, tuple)):
         return [_normal(item) for item in value]
     return value
+
+
+def _name(value: Any) -> Any:
+    """The key of a mapping. A framework may make one with tuples from the arguments."""
+    return tuple(map(_name, value)) if isinstance(value, tuple) else _normal(value)
 
 
 def _number(value: float | Decimal) -> int | float | Decimal:
