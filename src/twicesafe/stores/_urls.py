@@ -12,7 +12,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
@@ -24,6 +24,8 @@ from ._base import AsyncStore, Store
 
 __all__ = [
     "SCHEMES",
+    "SWITCH",
+    "check_driver_options",
     "check_store",
     "default_url",
     "expect_seconds",
@@ -232,6 +234,27 @@ def typed(text: str, default: Any, name: str) -> Any:
         expect(plain, name, text[:40], f"use a whole number, such as {default}")
         return int(text)
     return text
+
+
+SWITCH: Final = ("true", "false", "yes", "no", "1", "0")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_FRACTION: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
+
+
+def check_driver_options(
+    given: Iterable[tuple[str, str]], samples: Mapping[str, float | tuple[str, ...] | None]
+) -> None:
+    """Refuse a value that a driver would refuse only when it connects, or would replace by another one.
+
+    ``samples``: by option, a number that is an example, or all words that are possible; None: not checked."""
+    for name, text in given:
+        sample = samples.get(name)
+        if isinstance(sample, tuple):
+            expect(text in sample, f"option {name}", text[:40], f"use one of {', '.join(sample)}")
+        elif sample is not None:
+            form = _WHOLE if isinstance(sample, int) else _FRACTION
+            remedy = f"use a {'whole ' if isinstance(sample, int) else ''}number, such as {sample}"
+            expect(form.fullmatch(text), f"option {name}", text[:40], remedy)
 
 
 _WEB: Final = ("http", "https")

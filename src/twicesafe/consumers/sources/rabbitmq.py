@@ -30,7 +30,7 @@ from ..._core.consuming.message import Received
 from ..._core.consuming.source import Found, Standing, Terms
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
-from ...outbox.publishers._urls import driver_url
+from ...outbox.publishers._urls import amqp_url
 from ._amqp import QueueSettings, message_of, queue_settings
 from ._connection import ConnectionSource, named
 
@@ -81,7 +81,7 @@ class RabbitSource(ConnectionSource):
     @classmethod
     def open(cls, url: str) -> Self:
         require("aio_pika")
-        theirs, options = driver_url(url, OPTIONS)
+        theirs, options = amqp_url(url, OPTIONS)
         named(options, "queue")
         return cls(theirs, **options)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from ..._core.outbox.requests import Message
 from ..._values.drivers import require
 from ._connection import ConnectionPublisher
-from ._urls import driver_url
+from ._urls import amqp_url
 
 __all__ = ["RabbitPublisher"]
 
@@ -47,7 +47,7 @@ class RabbitPublisher(ConnectionPublisher):
     @classmethod
     def open(cls, url: str) -> Self:
         require("aio_pika")
-        theirs, options = driver_url(url, OPTIONS)
+        theirs, options = amqp_url(url, OPTIONS)
         return cls(theirs, **options)
 
     async def _connect(self) -> None:
