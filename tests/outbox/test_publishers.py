@@ -221,7 +221,10 @@ def test_kafka_away():
 def test_kafka_settings_are_checked():
     with pytest.raises(ConfigurationError, match="kafka://host"):
         open_publisher("kafka://user:password@host:9092")
-    publisher: Any = open_publisher("kafka://localhost:1?no.such=1")
+    with pytest.raises(ConfigurationError, match=r"no\.such='1' is not valid: librdkafka says"):
+        open_publisher("kafka://localhost:1?no.such=1")
+    # Each is valid, and they contradict each other: librdkafka finds that when it connects.
+    publisher: Any = open_publisher("kafka://localhost:1?max.in.flight=9")
     with pytest.raises(ConfigurationError, match="librdkafka refused"):
         publisher.publish([message("1")])
 
