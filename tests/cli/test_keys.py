@@ -376,15 +376,27 @@ def test_forget_erases_and_leaves_a_trail(line: Line, receiver: Receiver):
     by_id = line("keys", "show", "--id", record.short, "--json").data
     assert (by_id["key"], by_id["audit"]) == ("", None)
     assert "erased" in line("keys", "show", "--id", record.short).out
-    assert line("keys", "forget", "--id", record.short).status == 0
+    assert line("keys", "forget", "--id", record.short, *ACT).status == 0
     assert line("keys", "release", "--id", record.short, *ACT).status == 1
 
 
-def test_forget_says_who_by_itself(line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LOGNAME", "carol")
-    receiver.process("tx-1", lambda: 1)
-    assert line("keys", "forget", "tx-1").status == 0
-    assert [entry.by for entry in receiver.audit("tx-1")] == ["carol"]
+@pytest.mark.parametrize(
+    "act", [("release",), ("resolve", "--value", "1"), ("forget",)], ids=lambda act: act[0]
+)
+@pytest.mark.parametrize("which", [("tx-1",), ("--state", "held", "--yes")], ids=["one", "all"])
+@pytest.mark.parametrize("missing", ["--by", "--why"])
+def test_every_act_asks_who_and_why(
+    line: Line, receiver: Receiver, act: tuple[str, ...], which: tuple[str, ...], missing: str
+):
+    held(receiver, Key("tx-1"))
+    given = {"--by": "ana", "--why": "request 7"}
+    rest = [text for name, value in given.items() if name != missing for text in (name, value)]
+    for words in (rest, [*rest, missing, " "]):
+        assert line("keys", *act, *which, *words).status == 2
+    assert receiver.record("tx-1").state is State.HELD
+    assert receiver.audit("tx-1") == []
+    assert line("keys", *act, *which, "--by", "ana", "--why", "request 7").status == 0
+    assert [(entry.by, entry.why) for entry in receiver.audit("tx-1")] == [("ana", "request 7")]
 
 
 DAY = 86_400
@@ -400,7 +412,7 @@ def test_forget_keeps_a_tombstone_as_long_as_the_record(line: Line, receiver: Re
     long.process("tx-1", lambda: "paid")
     until = f"kept until {receiver.record('tx-1').expires_at:%Y-%m-%d %H:%M:%S} UTC"
     for _ in range(2):  # the second time it was already forgotten
-        assert until in " ".join(line("keys", "forget", "tx-1").out.split())
+        assert until in " ".join(line("keys", "forget", "tx-1", *ACT).out.split())
     assert days_left(receiver, "tx-1") == 30
 
 
@@ -423,13 +435,13 @@ def test_a_release_is_not_kept(line: Line, receiver: Receiver):
 
 def test_a_retention_of_nothing_is_status_2(line: Line, receiver: Receiver):
     receiver.process("tx-1", lambda: 1)
-    assert line("keys", "forget", "tx-1", "--retention", "0").status == 2
+    assert line("keys", "forget", "tx-1", "--retention", "0", *ACT).status == 2
     assert receiver.record("tx-1").state is State.COMPLETED
 
 
 def test_work_in_progress_is_not_forgotten(line: Line, receiver: Receiver):
     with receiver.claim("tx-1") as claim:
-        fault = line("keys", "forget", "tx-1", "--json").fault
+        fault = line("keys", "forget", "tx-1", *ACT, "--json").fault
         claim.complete(1)
     assert (fault["type"], fault["exit"]) == ("Refused", 1)
 

@@ -144,6 +144,16 @@ def test_claims_waits_and_replays_belong_to_the_trace_around_them(backend: Backe
     assert wait.end_time - wait.start_time == pytest.approx(5e8)
 
 
+def test_a_replay_is_one_span_and_as_long_as_the_store_took(backend: Backend):
+    with backend.tracer.start_as_current_span("request"):
+        backend.observer(ev.Replayed(Key("k"), 60.0, store=0.25))
+        backend.observer(ev.Replayed(Key("k"), 60.0))
+    assert backend.spans("claim") == []
+    asked, cached = backend.spans("replay")
+    assert (asked.end_time - asked.start_time, asked.kind.name) == (250_000_000, "CLIENT")
+    assert (cached.end_time - cached.start_time, cached.kind.name) == (0, "INTERNAL")
+
+
 def test_a_manual_claim_keeps_the_trace_around_it(backend: Backend):
     with Receiver.open("memory://", observers=[backend.observer]) as receiver:
         with (

@@ -51,7 +51,7 @@ def test_who_retried_or_skipped_a_lane_and_why(url: str, outbox: Outbox, put: Pu
 async def test_the_same_from_tasks(url: str, outbox: Outbox, put: Put, broker: Broker):
     first, second = park(outbox, put, broker, "ann", "bob")
     async with AsyncOutbox.open(url) as awaited:
-        await awaited.retry(first, by="ana", why="mended")
+        await awaited.retry(first, by="ana", why="repaired")
         await awaited.skip(second, by="ana", why="gone")
     assert [(act.lane, act.action) for act in acts(url)] == [(first, "retry"), (second, "skip")]
 
@@ -68,7 +68,7 @@ def test_asyncpg_too(postgres_url: str):
     async def retry(lane: str) -> None:
         url = postgres_url.replace("postgresql:", "postgresql+asyncpg:", 1)
         async with AsyncOutbox.open(url) as awaited:
-            await awaited.retry(lane, by="ana", why="mended")
+            await awaited.retry(lane, by="ana", why="repaired")
 
     with Outbox.open(postgres_url) as outbox:
         with psycopg.connect(postgres_url) as connection:

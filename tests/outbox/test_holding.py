@@ -140,7 +140,7 @@ def test_a_settlement_said_again_does_not_undo_an_operator(outbox: Outbox, holde
     holder.refused(1)
     holder.refused(2, park=True)
     [lane] = outbox.parked()
-    outbox.retry(lane.lane, by="me", why="mended")
+    outbox.retry(lane.lane, by="me", why="repaired")
     assert holder.refused(2, park=True) == 0
     assert outbox.parked() == []
     assert outbox.depth().pending == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from tests.outbox.hook import Hook
 from tests.servers import free_port
 from twicesafe import BrokerUnavailableError, ConfigurationError
 from twicesafe._core.outbox.requests import Message
-from twicesafe.outbox.publishers import NOT_TRIED, NotNow, open_publisher
+from twicesafe.outbox.publishers import NOT_TRIED, NotNow, open_publisher, webhook
 from twicesafe.outbox.publishers.kafka import KafkaPublisher
 from twicesafe.outbox.publishers.webhook import WebhookPublisher, verify_signature
 from twicesafe.propagation import extract
@@ -221,8 +222,11 @@ def test_kafka_away():
 def test_kafka_settings_are_checked():
     with pytest.raises(ConfigurationError, match="kafka://host"):
         open_publisher("kafka://user:password@host:9092")
-    with pytest.raises(ConfigurationError, match="librdkafka refused"):
+    with pytest.raises(ConfigurationError, match=r"no\.such='1' is not valid: librdkafka refused"):
         open_publisher("kafka://localhost:1?no.such=1")
+    # Each is valid, and they contradict each other.
+    with pytest.raises(ConfigurationError, match="librdkafka refused"):
+        open_publisher("kafka://localhost:1?max.in.flight=9")
     publisher = KafkaPublisher({"bootstrap.servers": "localhost:1", "no.such": "1"})
     with pytest.raises(ConfigurationError, match="librdkafka refused"):
         publisher.publish([message("1")])
@@ -341,3 +345,8 @@ def test_a_web_hook_that_is_not_there():
         open_publisher("https://x/?secret_env=NOT_THERE")
     with pytest.raises(ConfigurationError, match="timeout="):
         open_publisher("https://x/?timeout=never")
+
+
+def test_the_page_of_webhooks_names_every_status_that_is_not_the_messages_fault() -> None:
+    told = set(map(int, re.findall(r"\b[45]\d\d\b", webhook.__doc__ or "")))
+    assert told == webhook.BUSY | webhook.AWAY

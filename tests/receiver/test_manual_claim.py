@@ -270,7 +270,9 @@ def test_a_held_key_runs_nothing_until_an_operator_decides() -> None:
     receiver = Receiver(MemoryStore())
     with receiver.claim("k") as claim:
         claim.hold("upstream cut the connection")
-    with pytest.raises(HeldError):
+    with pytest.raises(
+        HeldError, match="its record says 'upstream cut the connection'; an operator"
+    ):
         receiver.process("k", lambda: 1)
     record = receiver.record("k")
     assert record is not None
@@ -285,7 +287,11 @@ async def test_release_and_hold_async() -> None:
         await claim.release()
     async with receiver.claim("k") as claim:
         assert claim.attempt == 1
-        await claim.hold()
+        await claim.hold("the bank\nsent " + "x" * 4000)
+    with pytest.raises(HeldError, match=r"says 'the bank\\nsent x+…'; an operator") as held:
+        async with receiver.claim("k"):
+            pass
+    assert len(str(held.value)) < 400
     async with receiver.claim("other") as claim:
         await claim.complete(1)
         with pytest.raises(UsageError, match="already ended"):

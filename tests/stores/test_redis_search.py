@@ -115,6 +115,25 @@ def test_a_screen_of_several_questions_takes_one_scan(own_server: Any):
         assert (look.stats.total, len(calls)) == (9, NODES)
 
 
+def test_names_are_compared_by_the_server_only_where_others_have_keys_too(own_server: Any):
+    url = own_server("valkey").url
+    with Receiver.open(url) as receiver, contextlib.closing(Redis.from_url(url)) as client:
+        receiver.process_many([str(n) for n in range(900)], lambda m: m, key=lambda m: m)
+        calls = _scans(receiver)
+        assert receiver.count() == 900
+        assert not any(b"MATCH" in call.args for call in calls)
+        client.mset({f"session:{number:027}": number for number in range(900)})
+        client.mset(
+            {f"ts:{{.{number}": number for number in range(90)}
+        )  # as ours begin, and shorter
+        calls.clear()
+        assert receiver.count() == receiver.stats().total == 900
+        firsts = [call for call in calls if call.args[1] == b"0"]
+        assert not any(b"MATCH" in call.args for call in firsts), "it is not known yet"
+        assert all(b"MATCH" in call.args for call in calls if call not in firsts)
+        assert len(calls) > len(firsts)
+
+
 def test_a_dry_run_of_the_dashboard_takes_one_scan(own_server: Any):
     async def visit(receiver: Receiver) -> str:
         app = dashboard(receiver, resolve_access=lambda request: "all")

@@ -160,12 +160,12 @@ class Network:
     def _part_lost(self, process: Any, who: str, asks: Any, s: float, arrived: Arrived) -> None:
         """Of a batch, every second item has no answer, and was not applied."""
 
-        def mend(answers: list[Any] | None) -> None:
+        def repair(answers: list[Any] | None) -> None:
             assert answers is not None
             found = iter(answers)
             arrived([unavailable() if i % 2 else next(found) for i in range(len(asks))])
 
-        self._later(next(self._latency), process, who, asks[::2], self._world.now, mend)
+        self._later(next(self._latency), process, who, asks[::2], self._world.now, repair)
 
     def _crash_before(self, process: Any, who: str, asks: Any, s: float, arrived: Arrived) -> None:
         self._world.crash(process)

@@ -66,7 +66,7 @@ class Broker:
         self._mishaps = {one.nth: one for one in world.plan.calls}
         self._calls = 0
         self.away_until = 0.0
-        self.mended = False
+        self.repaired = False
         """What was poison is taken from now on."""
         self.repeats = 0
 
@@ -126,7 +126,7 @@ class Broker:
 
     def _refuses(self, tracked: TrackedMessage) -> bool:
         planned = tracked.post.refused
-        return not self.mended if planned >= POISON else tracked.refused < planned
+        return not self.repaired if planned >= POISON else tracked.refused < planned
 
     def _publish(self, call: Call, tracked: TrackedMessage) -> None:
         world = self._world

@@ -2,7 +2,7 @@
 
 First poison is refused as before: all other lanes must go on, and the poisoned ones end up parked. New
 messages keep coming until then: a relay that cannot check its broker compares poison with them.
-Then the broker is mended and an operator retries what is parked. Then the relays are stopped.
+Then the broker is repaired and an operator retries what is parked. Then the relays are stopped.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Ending:
         if depth.pending:
             return
         if self._rule == "other lanes go on":
-            self._tell("the broker is mended; an operator retries what is parked")
-            world.broker.mended = True
+            self._tell("the broker is repaired; an operator retries what is parked")
+            world.broker.repaired = True
             self._expect("nothing is lost")
             self._retry()
         elif not depth.parked and not depth.parked_lanes:

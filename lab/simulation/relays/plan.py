@@ -26,7 +26,7 @@ QUIET: Final = 3.2
 """Virtual seconds after which nothing new goes wrong; only poison is refused as before."""
 
 POISON: Final = 1_000
-"""Refused so often: until the broker is mended."""
+"""Refused so often: until the broker is repaired."""
 
 FAULTS: Final = (
     "request lost", "refused", "reply lost", "request late", "reply late", "crash before",

@@ -91,12 +91,13 @@ def _function(place: str) -> Any:
 
 
 _KEYS: Final = _Group(
-    "List and show keys; release, resolve or forget one; signal, skip or restart a durable run; "
+    "List, show and count keys; release, resolve or forget one; signal, skip or restart a durable run; "
     "re-encrypt or archive answers.\n\nA key is identified by its value and its scope. "
     "Example: [cyan]twicesafe keys list --state held[/]",
     {
         "list": "keys:list_keys",
         "show": "keys:show_key",
+        "failures": "failures:count_failures",
         "release": "key_actions:release_key",
         "resolve": "key_actions:resolve_key",
         "forget": "key_actions:forget_key",

@@ -6,7 +6,6 @@ each command asks for confirmation; in a script, or with ``--yes``, it does not.
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -253,24 +252,11 @@ def resolve_key(
 
 
 def forget_key(
+    by: ByOption,
+    why: WhyOption,
     key: KeyArgument = None,
     scope: ScopeOption = None,
     id_: IdOption = None,
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by",
-            metavar="WHO",
-            help="Your name, for the audit trail; default: your login.",
-            show_default=False,
-        ),
-    ] = "",
-    why: Annotated[
-        str,
-        typer.Option(
-            "--why", metavar="TEXT", help="The reason, for the audit trail.", show_default=False
-        ),
-    ] = "",
     retention: RetentionOption = None,
     state: StateOption = None,
     value: ValueOption = None,
@@ -293,6 +279,7 @@ def forget_key(
     Example: [cyan]twicesafe keys forget --scope acct_1 --by ana --why "account closed" --dry-run[/]
     """
     screen = Screen(json)
+    need(by, why)
     which = conditions_of(state, scope, value, error, since, older_than, stuck, cause)
     with opened(_kept_for(retention, settle(store, config))) as receiver:
         if is_bulk(key, id_, which):
@@ -301,7 +288,7 @@ def forget_key(
                 receiver,
                 which,
                 Bulk(dry_run, yes, rate, limit),
-                lambda each: receiver._forget(_key(each), by or _login(), why),
+                lambda each: receiver._forget(_key(each), by, why),
                 ("forget", "forgotten", "their text and results are erased permanently"),
             )
             return
@@ -311,7 +298,7 @@ def forget_key(
             _print_result(screen, found.record, "was already forgotten")
             return
         ask(screen, found.record, "erase the key's text and result permanently?", yes)
-        act(lambda: receiver.forget(target, by=by or _login(), why=why))
+        act(lambda: receiver.forget(target, by=by, why=why))
         report(screen, receiver, found, "forgotten; a late repeat does not run")
 
 
@@ -319,13 +306,6 @@ def _kept_for(retention: float | None, settings: CliSettings) -> CliSettings:
     if retention is None:
         return settings
     return replace(settings, policy=settings.policy.replace(retention=retention))
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"  # a container without a user table
 
 
 def need(by: str, why: str) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "audit_data",
     "bytes_text",
     "counted",
+    "iso",
     "record_data",
     "shortened",
     "state_text",
@@ -130,11 +131,11 @@ def record_data(record: Record) -> dict[str, Any]:
         "fence": record.fence,
         "cause": None if record.cause is None else record.cause.value,
         "error": record.error,
-        "created_at": _iso(record.created_at),
-        "changed_at": _iso(record.changed_at),
-        "lease_until": _iso(record.lease_until),
-        "not_before": _iso(record.not_before),
-        "expires_at": _iso(record.expires_at),
+        "created_at": iso(record.created_at),
+        "changed_at": iso(record.changed_at),
+        "lease_until": iso(record.lease_until),
+        "not_before": iso(record.not_before),
+        "expires_at": iso(record.expires_at),
         "result_bytes": record.result_bytes,
     }
 
@@ -146,15 +147,15 @@ def step_data(step: StepRecord) -> dict[str, Any]:
         "state": step.state.value,
         "attempt": step.attempt,
         "undo": step.undo,
-        "created_at": _iso(step.created_at),
-        "changed_at": _iso(step.changed_at),
-        "due_at": _iso(step.due_at),
+        "created_at": iso(step.created_at),
+        "changed_at": iso(step.changed_at),
+        "due_at": iso(step.due_at),
     }
 
 
 def audit_data(entry: AuditEntry) -> dict[str, Any]:
     return {
-        "at": _iso(entry.at),
+        "at": iso(entry.at),
         "action": entry.action,
         "by": entry.by,
         "why": entry.why,
@@ -162,5 +163,5 @@ def audit_data(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
-def _iso(moment: datetime | None) -> str | None:
+def iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")

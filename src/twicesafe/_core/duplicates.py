@@ -101,6 +101,15 @@ _UNKNOWN: Final = (
 )
 
 
+LONGEST: Final = 200
+"""Characters of a recorded reason in an error message."""
+
+
+def _quoted(text: str) -> str:
+    """On one line: a reason may quote what a sender sent, with line breaks and escapes."""
+    return repr(text if len(text) <= LONGEST else text[:LONGEST] + "…")
+
+
 def refusal(call: Call, answer: Claimed) -> NoReturn:
     """Raise the error that says why this delivery neither runs nor replays."""
     if answer.closes:
@@ -110,19 +119,24 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
         case Verdict.MISMATCH:
             refuse_mismatch(call, answer.fingerprint, known=True)
         case Verdict.HELD:
-            why = answer.reason or (_STOPPED if answer.closes else _UNKNOWN)
+            if answer.closes:
+                why = f": {answer.reason or _STOPPED}"
+            else:
+                said = answer.reason
+                why = f"; its record says {_quoted(said)}" if said else f": {_UNKNOWN}"
             _refuse(
                 call,
                 HeldError(
-                    f"outcome unknown: {why}; an operator must find out what was done, then resolve or "
+                    f"outcome unknown{why}; an operator must find out what was done, then resolve or "
                     "release the key"
                 ),
             )
         case Verdict.PARKED:
+            last = f" (last error: {_quoted(answer.reason)})" if answer.reason else ""
             _refuse(
                 call,
                 ParkedError(
-                    f"{call.policy.max_attempts} attempts (max_attempts) did not finish this key; "
+                    f"{call.policy.max_attempts} attempts (max_attempts) did not finish this key{last}; "
                     "an operator must release or resolve it"
                 ),
             )

@@ -156,12 +156,13 @@ def _counted(stats: Stats | None, behind: float, limits: Thresholds) -> Iterator
         (
             State.HELD,
             limits.held,
-            "the outcome of held keys is unknown, and their duplicates are refused",
+            "their outcome is unknown, and duplicates are refused",
         ),
-        (State.PARKED, limits.parked, "parked keys have used up their attempts and do not run"),
+        (State.PARKED, limits.parked, "they have used up their attempts and do not run"),
     ):
         step = f"`twicesafe keys list --state {state.value}`, then resolve or release each"
-        yield _above(state.value, stats.by_state.get(state, 0), limit, why, step)
+        keys = stats.by_state.get(state, 0)
+        yield _above(state.value, keys, limit, f"{keys:,} keys are {state.value}: {why}", step)
     yield _sized(stats.size, limits.max_bytes)
     yield _above(
         "sweep",
@@ -189,7 +190,7 @@ def _sized(size: int | None, most: int | None) -> Check:
 
 def _recent(recent: Recent | None, limits: Thresholds) -> Iterator[Check]:
     if recent is None:
-        why = "this receiver has no observers, so it counts no deliveries"
+        why = "not known here: a service with observers counts it; ask its /health"
         for name in ("store_p99", "duplicates", "conflicts", "window", "unprotected"):
             yield Check(name, "unknown", None, None, why)
         return

@@ -108,7 +108,7 @@ def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
         if row.lease_until > now:
             return Claimed(Verdict.RESTING, wait=row.lease_until - now, state=state, now=now)
         return None
-    return Claimed(_CLOSED[state])
+    return Claimed(_CLOSED[state], reason=row.error)
 
 
 def _counted(row: Row) -> int:

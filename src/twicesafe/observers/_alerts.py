@@ -77,7 +77,7 @@ ALERTS: Final = (
         "10m",
         "ticket",
         "Keys are parked: they have used up their attempts.",
-        "`twicesafe keys list --state parked`, mend the cause, then release each.",
+        "`twicesafe keys list --state parked`, fix the cause, then release each.",
     ),
     Alert(
         "TwicesafeWindowTooShort",
@@ -159,7 +159,7 @@ ALERTS: Final = (
         "5m",
         "ticket",
         "Lanes of the outbox are parked: a message used up its attempts.",
-        "`twicesafe outbox parked`, mend the cause, then retry or skip.",
+        "`twicesafe outbox parked`, fix the cause, then retry or skip.",
     ),
 )
 

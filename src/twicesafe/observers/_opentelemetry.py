@@ -1,10 +1,11 @@
 """`OpenTelemetryObserver`: metrics and spans through the OpenTelemetry API.
 
-    twicesafe claim      the store's answer to a claim        only inside a trace
+    twicesafe claim      the store's answer to a new claim    only inside a trace
     twicesafe wait       a wait for another delivery          only inside a trace
     twicesafe handler    the handler; current while it runs, so what it does belongs to it
     twicesafe step       a step of a durable run, within the handler's span
-    twicesafe replay     a duplicate got the recorded answer; linked to the span that made it
+    twicesafe replay     a duplicate got the recorded answer; as long as the store took, and linked to
+                         the span that made the answer
 
 The context of the first run is kept with its result (25 bytes), so a replay is linked to it in any
 process and after any time, if the default codec made the result. An `Outbox` writes the current
@@ -144,8 +145,7 @@ class OpenTelemetryObserver:
         if _is_unsampled():
             return
         assert self._spans is not None
-        if event.store is not None:
-            self._past("twicesafe claim", event.key, event.store, SpanKind.CLIENT)
+        asked = event.store is not None
         attributes: dict[str, str | float | bool] = {
             "twicesafe.key": event.key.short,
             "twicesafe.cached": event.cached,
@@ -154,7 +154,15 @@ class OpenTelemetryObserver:
             attributes["twicesafe.age"] = event.age
         first = _unpacked(event.origin)
         links = () if first is None else (Link(first),)
-        self._spans.start_span("twicesafe replay", attributes=attributes, links=links).end()
+        end = time.time_ns()
+        span = self._spans.start_span(
+            "twicesafe replay",
+            kind=SpanKind.CLIENT if asked else SpanKind.INTERNAL,
+            attributes=attributes,
+            links=links,
+            start_time=end - int((event.store or 0.0) * 1e9),
+        )
+        span.end(end)
 
 
 _SPANS: Final[dict[type[ev.Event], Callable[[OpenTelemetryObserver, Any], None]]] = {

@@ -61,8 +61,11 @@ class Measured:
 
     def findings(self) -> list[Finding]:
         """What `doctor` says about the window: a warning if late duplicates ran again."""
-        if not self.late:
+        if not self.records:
             return []
+        if not self.late:
+            among = f"of the {self.records:,} newest records, no duplicate came after the retention"
+            return [Finding("ok", f"{among} and ran again", "")]
         return [
             Finding(
                 "warn",

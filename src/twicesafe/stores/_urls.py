@@ -12,9 +12,9 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from .._values.hidden_keys import HiddenKeys
@@ -24,6 +24,9 @@ from ._base import AsyncStore, Store
 
 __all__ = [
     "SCHEMES",
+    "SWITCH",
+    "Samples",
+    "check_driver_options",
     "check_store",
     "default_url",
     "expect_seconds",
@@ -232,6 +235,27 @@ def typed(text: str, default: Any, name: str) -> Any:
         expect(plain, name, text[:40], f"use a whole number, such as {default}")
         return int(text)
     return text
+
+
+SWITCH: Final = ("true", "false", "yes", "no", "1", "0")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_FRACTION: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
+
+
+Samples: TypeAlias = Mapping[str, float | tuple[str, ...] | None]
+"""By option of a driver: a number that is an example, or all words that are possible; None: not checked."""
+
+
+def check_driver_options(given: Iterable[tuple[str, str]], samples: Samples) -> None:
+    """Refuse a value that a driver would refuse only when it connects, or would replace by another one."""
+    for name, text in given:
+        sample = samples.get(name)
+        if isinstance(sample, tuple):
+            expect(text in sample, f"option {name}", text[:40], f"use one of {', '.join(sample)}")
+        elif sample is not None:
+            form = _WHOLE if isinstance(sample, int) else _FRACTION
+            remedy = f"use a {'whole ' if isinstance(sample, int) else ''}number, such as {sample}"
+            expect(form.fullmatch(text), f"option {name}", text[:40], remedy)
 
 
 _WEB: Final = ("http", "https")

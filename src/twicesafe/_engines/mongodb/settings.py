@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from ...errors import ConfigurationError
-from ...stores._urls import expect_seconds, mask, options_of
+from ...stores._urls import check_driver_options, expect_seconds, mask, options_of
 
 __all__ = ["Settings"]
 
@@ -44,6 +44,28 @@ _FIXED: Final = {
 """Options of the driver that have one right value here, or none."""
 
 
+_WORDS: Final = ("true", "false")
+_DRIVER: Final[dict[str, int | tuple[str, ...]]] = {
+    **dict.fromkeys(
+        ("connecttimeoutms", "sockettimeoutms", "serverselectiontimeoutms", "waitqueuetimeoutms"),
+        5000,
+    ),
+    "heartbeatfrequencyms": 10_000,
+    "maxidletimems": 60_000,
+    "localthresholdms": 15,
+    "minpoolsize": 1,
+    "maxconnecting": 2,
+    "zlibcompressionlevel": 6,
+    **dict.fromkeys(
+        ("retrywrites", "retryreads", "directconnection", "loadbalanced", "tls", "ssl"), _WORDS
+    ),
+    **dict.fromkeys(
+        ("tlsinsecure", "tlsallowinvalidcertificates", "tlsallowinvalidhostnames"), _WORDS
+    ),
+}
+"""Options of the driver with a number or a truth value; it compares their names in small letters."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     url: str
@@ -74,6 +96,7 @@ class Settings:
         rest = [(name, value) for name, value in pairs if name not in OPTIONS]
         for name, value in rest:
             _check_fixed(name, value)
+        check_driver_options(rest, {name: _DRIVER.get(name.lower()) for name, _ in rest})
         _check(options)
         database = unquote(parts.path.strip("/"))
         if not parts.netloc or not _DATABASE.fullmatch(database):

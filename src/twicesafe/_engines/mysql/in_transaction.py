@@ -21,10 +21,10 @@ from ..._core.protocol import Claimed, Verdict
 from ..._values.records import Row
 from ...errors import AtomicityBrokenError, TooLargeError
 from ...stores._base import Program
-from ..sql.commands import CAUSES, STATES, Change, Query, scope_text
+from ..sql.commands import CAUSES, STATES, Change, Query, explained, scope_text
 from ..sql.in_transaction import InTransaction, look, savepoint
 from ..sql.layouts import NARROW, Layout
-from .programs import MysqlPrograms
+from .programs import ANSWER, MysqlPrograms
 from .sweep import GATE
 
 __all__ = ["UTC_NOW", "MysqlInTransaction"]
@@ -33,11 +33,6 @@ UTC_NOW: Final = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DI
 
 LARGE: Final = 256 * 1024
 """Size of a statement in bytes above which we ask the server for its limit."""
-
-_ANSWER: Final = (
-    "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
-    " owner, fingerprint, result, n"
-)
 
 
 class _Programs(MysqlPrograms):
@@ -71,7 +66,7 @@ class MysqlInTransaction(InTransaction):
             f" {now}, {now}, 1, 0, '')"
         )
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {programs.records}.n"
-        self._answered = _ANSWER.format(now=now)
+        self._answered = f"{ANSWER.format(now=now)}, n"
         # By its number: at REPEATABLE READ a lookup by id also locks the gap below it, and the keys in
         # that gap could not be claimed until the caller commits.
         self._leave = (
@@ -159,4 +154,4 @@ def _answer(ask: Enter, columns: Any) -> Claimed | None:
         *(ask.id, (), "", STATES[state], fence, attempt, owner, lease, 0, changed, expires),
         *(bool(hold), CAUSES[cause], fingerprint, result),
     )
-    return look(row, ask, now)
+    return look(explained(row), ask, now)

@@ -30,9 +30,11 @@ from ...stores._base import Program
 from ..sql.commands import (
     CAUSES,
     STATES,
+    TEXT_OR_RESULT,
     Change,
     Query,
     atomically,
+    explained,
     row_from,
     scope_text,
     with_whole_id,
@@ -45,15 +47,16 @@ from .run_programs import MysqlRuns
 from .schema import BEGIN, MysqlSchema
 from .sweep import Sweeper
 
-__all__ = ["NOW", "MysqlPrograms"]
+__all__ = ["ANSWER", "NOW", "MysqlPrograms"]
 
 NOW: Final = "(UNIX_TIMESTAMP(NOW(6)) * 1000 DIV 1)"
 """Milliseconds of the server's clock at the start of the statement. Sessions use UTC, so that no hour
 occurs twice."""
 
-_ANSWER: Final = (
+ANSWER: Final = (
     "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
-    " owner, fingerprint, result"
+    " owner, fingerprint, "
+    + TEXT_OR_RESULT.format(of="", error="CAST(error AS BINARY)", result="result")
 )
 """The numbers are one text, because PyMySQL takes longer for a column than the server for a row."""
 
@@ -96,7 +99,7 @@ class MysqlPrograms(SqlPrograms):
         """The floor as last read: without RETURNING, a claim must know its fence in advance."""
         self._known: dict[bytes, None] = {}
         self._load = self.mark(f"SELECT {self.columns}, {now} FROM {self.records} WHERE id = ?")
-        self._answered = _ANSWER.format(now=now)
+        self._answered = ANSWER.format(now=now)
         self._look = f"SELECT {self._answered} FROM {self.records} WHERE id IN "
         self._into = (
             f"INSERT INTO {self.records} (id, owner, lease_until, hold, fingerprint, scope, value,"
@@ -312,6 +315,7 @@ class MysqlPrograms(SqlPrograms):
             )
         except IndexError:
             return _corrupt()
+        row = explained(row) if state > 3 else row
         answer = None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
         if answer is not None and answer.verdict is Verdict.WON:
             answer.now = now if timed else 0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..._values.records import Row
-from ..sql.commands import COLUMNS
+from ..sql.commands import COLUMNS, TEXT_OR_RESULT
 from ..sql.layouts import Layout
 
 __all__ = ["Columns", "NarrowColumns", "columns_of"]
@@ -32,6 +32,13 @@ class Columns:
     def read(self, name: str, of: str = "") -> str:
         """SQL for the value of a column; `of`: the name of its table, with a dot."""
         return of + name
+
+    def seen(self, name: str) -> str:
+        """SQL for the value that an answer needs of the record ``r``."""
+        value = self.read(name, "r.")
+        if name == "result":
+            return TEXT_OR_RESULT.format(of="r.", error=self.read("error", "r."), result=value)
+        return value
 
     def kept(self, name: str, value: str) -> str:
         """SQL for the stored form of this value."""

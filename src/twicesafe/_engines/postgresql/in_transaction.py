@@ -22,7 +22,7 @@ from ..._core.inbox_flow import DeferredWrite, Enter, Entered, Leave
 from ..._core.protocol import Claimed, Verdict
 from ...errors import StillInProgressError, StoreUnavailableError
 from ...stores._base import Program
-from ..sql.commands import CAUSES, Query, row_from
+from ..sql.commands import CAUSES, Query, explained, row_from
 from ..sql.in_transaction import InTransaction, look
 from .programs import PostgresPrograms
 from .statements import COUNTED
@@ -179,7 +179,7 @@ class PostgresInTransaction(InTransaction):
         """Insert, or return the record. If it waited for a row, it does not see that row."""
         p, now = self.programs, self._now
         values = ", ".join(f"?::{kind} AS {name}" for name, kind in self._asked)
-        seen = ", ".join(self._kept.read(name, "r.") for name in _SEEN)
+        seen = ", ".join(map(self._kept.seen, _SEEN))
         return f"""
         WITH {_LOCK_TIMEOUT}
         , fresh AS (
@@ -225,7 +225,7 @@ class PostgresInTransaction(InTransaction):
         names = ", ".join(name for name, _ in _ENTER)
         arrays = ", ".join(f"?::{kind}[]" for _, kind in self._asked)
         read = self._kept.read
-        columns = ", ".join(f"{read(name, 'r.')} AS {name}" for name in (*_SEEN, "created_at"))
+        columns = ", ".join(f"{self._kept.seen(name)} AS {name}" for name in (*_SEEN, "created_at"))
         taken = {
             "state": "a.done::integer",
             "fence": "r.fence + 1",
@@ -278,7 +278,7 @@ def _answer(ask: Enter, now: int, fresh: int | None, seen: Sequence[Any]) -> Cla
     if state is None:
         return None
     known = (state, fence, attempt, owner, lease, 0, changed, expires, hold, cause, print_)
-    return look(row_from((ask.id, "", "", *known, result, "")), ask, now)
+    return look(explained(row_from((ask.id, "", "", *known, result, ""))), ask, now)
 
 
 def _lock_wait(seconds: float) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from ..._values.settings import expect, seconds
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
-from ...stores._urls import identifier, mask, options_of
+from ...stores._urls import check_driver_options, identifier, mask, options_of
 
 __all__ = ["NOT_FREE", "Settings", "code_of", "explain", "percents", "pooler_met"]
 
@@ -31,6 +31,28 @@ OPTIONS: Final = {
     "migrate": True,
     "generations": "",
 }
+
+
+_LIBPQ: Final[dict[str, int | tuple[str, ...]]] = {
+    "port": 5432,
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 60,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30000,
+    "sslcompression": ("0", "1"),
+    "sslsni": ("0", "1"),
+    "gssdelegation": ("0", "1"),
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "channel_binding": ("disable", "prefer", "require"),
+    "gssencmode": ("disable", "prefer", "require"),
+    "load_balance_hosts": ("disable", "random"),
+    "target_session_attrs": (
+        *("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
+    ),
+}
+"""Options of libpq, which looks at most of them only when it connects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +81,9 @@ class Settings:
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         ours = urlencode([(name, value) for name, value in pairs if name in OPTIONS])
         rest = [(name, value) for name, value in pairs if name not in OPTIONS]
+        check_driver_options(
+            [(name, one) for name, text in rest for one in _each(name, text)], _LIBPQ
+        )
         theirs = urlencode(rest, quote_via=quote)  # libpq does not read "+" as a space
         options: dict[str, Any] = options_of(f"postgresql:?{ours}", OPTIONS)
         identifier(options["table"])
@@ -68,6 +93,11 @@ class Settings:
         dsn = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
         given = any(name == "prepare" for name, _ in pairs)
         return cls(url=mask(url), dsn=dsn, prepare_given=given, **options)
+
+
+def _each(name: str, text: str) -> list[str]:
+    """``port=5432,5433``: one for each host."""
+    return [one for one in text.split(",") if one] if name == "port" else [text]
 
 
 SHORTEST: Final = 60.0

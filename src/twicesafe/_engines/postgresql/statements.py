@@ -155,7 +155,7 @@ class Statements:
     def _claim_new(self) -> str:
         """Claims a record that does not exist; any other is only read. Only an insert waits for locks."""
         start = {**self.placed, **NEW}
-        seen = ", ".join(f"{self._columns.read(name, 'r.')} AS {name}" for name in _ANSWERED)
+        seen = ", ".join(f"{self._columns.seen(name)} AS {name}" for name in _ANSWERED)
         floor = f"SELECT floor FROM {self.meta} WHERE {_limit_lock_waits(True)} <> ''"
         return f"""
         WITH s AS MATERIALIZED (
@@ -186,7 +186,7 @@ class Statements:
         """The requests and what they found as a table ``s``; the claims that are won, as ``won``."""
         found = f"LATERAL (SELECT r.ctid, r.* FROM {self.records} r WHERE r.id = a.ask OFFSET 0) r"
         row = f"{found} ON true" if many else f"{self.records} r ON r.id = a.ask"
-        seen = ", ".join(f"{self._columns.read(name, 'r.')} AS {name}" for name in _SEEN)
+        seen = ", ".join(f"{self._columns.seen(name)} AS {name}" for name in _SEEN)
         return f"""WITH s AS MATERIALIZED (
             SELECT a.*, r.ctid AS place, r.id, {seen}
             FROM {self.asks(columns, many)} a LEFT JOIN {row})

@@ -20,10 +20,12 @@ __all__ = [
     "NUMBER_OF_STATE",
     "PRESENT",
     "STATES",
+    "TEXT_OR_RESULT",
     "Change",
     "Query",
     "atomically",
     "dollars",
+    "explained",
     "number_of",
     "present_from",
     "scope_prefix",
@@ -153,16 +155,29 @@ PRESENT: Final = (
 )
 """The columns that the answer to a claim needs."""
 
+TEXT_OR_RESULT: Final = "CASE WHEN {of}state IN (4, 5) THEN {error} ELSE {result} END"
+"""What is read as `result`: a held or parked record has none, so its reason takes that place. One more column would
+cost the driver more than this costs the server."""
+
+
+def explained(row: Row) -> Row:
+    """The row with its reason at its own place, from what `TEXT_OR_RESULT` read."""
+    if row.state is State.HELD or row.state is State.PARKED:
+        text: Any = row.result
+        row.error = text.decode(errors="replace") if isinstance(text, bytes) else text or ""
+        row.result = None
+    return row
+
 
 def present_from(id_: bytes, columns: Any) -> Row:
-    """A row from the columns of `PRESENT`: without its texts and its time of creation."""
+    """A row from the columns of `PRESENT`: without its key and its time of creation."""
     state, fence, attempt, owner, lease, changed, expires, hold, cause, print_, result = columns
     if not (0 <= state < len(STATES) and 0 <= cause < len(CAUSES)):
         raise CorruptRecordError(
             f"the record {id_[:4].hex()} has an unknown state or cause; a newer version wrote it, or it "
             "is damaged; the handler does not run"
         )
-    return Row(
+    row = Row(
         id_,
         (),
         "",
@@ -179,6 +194,7 @@ def present_from(id_: bytes, columns: Any) -> Row:
         print_,
         result,
     )
+    return explained(row) if state > 3 else row
 
 
 def atomically(

@@ -19,7 +19,16 @@ from ..._values.clocks import since_boot, wall_clock
 from ..._values.records import Row, State
 from ...errors import StoreError
 from ...stores._base import Program
-from ..sql.commands import COLUMNS, PRESENT, Change, Query, number_of, present_from, scope_text
+from ..sql.commands import (
+    COLUMNS,
+    PRESENT,
+    TEXT_OR_RESULT,
+    Change,
+    Query,
+    number_of,
+    present_from,
+    scope_text,
+)
 from ..sql.layouts import NARROW, Layout
 from ..sql.migrations import RecordsSchema, Schema
 from ..sql.moving import RecordMoves
@@ -101,7 +110,8 @@ class SqlitePrograms(SqlPrograms):
         whole = _whole_result(f"{table}_{layout.holder}", self.results)
         self.columns = COLUMNS.replace("result,", f"{whole},")
         super().__init__(table, layout)
-        present = PRESENT.replace("result", whole)
+        text = TEXT_OR_RESULT.format(of="", error="error", result=whole)
+        present = PRESENT.replace("result", text)
         self.look = f"SELECT {present} FROM {self.records} WHERE id = ?"
         recorded = RECORDED.replace("result", whole)
         self.look_for_answer = f"SELECT {recorded} FROM {self.records} WHERE id = ?"

@@ -8,14 +8,15 @@ with ``open(url)``).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..._core.outbox.publisher import Publisher
 from ..._values.settings import expect, refuse_unknown, suggestion
 from ...errors import ConfigurationError
-from ...stores._urls import target_of, typed
+from ...stores._urls import SWITCH, Samples, check_driver_options, target_of, typed
 
 __all__ = [
     "AMQP",
@@ -72,14 +73,15 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
 
 
 def server_url(
-    url: str, ours: Mapping[str, Any], drivers: Sequence[str] = (), scheme: str = ""
+    url: str, ours: Mapping[str, Any], drivers: Samples = MappingProxyType({}), scheme: str = ""
 ) -> tuple[str, dict[str, Any]]:
-    """`driver_url`, for a driver that ignores options of its URL unless they are ``drivers``: a misspelt one
+    """`driver_url`, for a driver that ignores options of its URL unless they are in ``drivers``: a misspelt one
     would have no effect. A wrong host or port would look like an outage that never ends."""
     theirs, options = driver_url(url, ours, scheme)
     parts = urlsplit(theirs)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     refuse_unknown(given, (*ours, *drivers), "option of this URL")
+    check_driver_options(given.items(), drivers)
     for place in parts.netloc.rpartition("@")[2].split(","):
         try:
             server = urlsplit(f"//{place}")
@@ -90,11 +92,26 @@ def server_url(
     return theirs, options
 
 
-AMQP: Final = (
-    "heartbeat", "name", "auth", "cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl",
-    "interleave", "happy_eyeballs_delay",
-)  # fmt: skip
-"""The options that aio-pika and aiormq read from their URL."""
+_REDIS: Final[Samples] = {
+    "socket_timeout": 5.0,
+    "socket_connect_timeout": 5.0,
+    "socket_read_size": 65536,
+    "max_connections": 50,
+    "health_check_interval": 30,
+    "protocol": ("2", "3"),
+    **dict.fromkeys(("socket_keepalive", "retry_on_timeout", "ssl_check_hostname"), SWITCH),
+    "decode_responses": ("false", "no", "0"),
+}
+"""redis-py reads a word that it does not know as true."""
+
+AMQP: Final[Samples] = {
+    "heartbeat": 60,
+    "no_verify_ssl": ("0", "1"),
+    "interleave": 1,
+    "happy_eyeballs_delay": 0.25,
+    **dict.fromkeys(("name", "auth", "cafile", "capath", "cadata", "keyfile", "certfile")),
+}
+"""The options that aio-pika and aiormq read from their URL. aio-pika reads a number that it does not understand as 0."""
 
 
 def redis_url(url: str, ours: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -102,6 +119,7 @@ def redis_url(url: str, ours: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     import redis
 
     theirs, options = driver_url(url.replace("valkey:", "redis:", 1), ours)
+    check_driver_options(parse_qsl(urlsplit(theirs).query, keep_blank_values=True), _REDIS)
     try:
         redis.ConnectionPool.from_url(theirs).make_connection()
     except (TypeError, ValueError) as error:
@@ -124,7 +142,28 @@ def kafka_url(
         )
     theirs, options = driver_url(url, ours)
     config = dict(parse_qsl(urlsplit(theirs).query, keep_blank_values=True))
+    for name, value in config.items():
+        _check_kafka_option(name, value, ours)
     return {**config, "bootstrap.servers": servers}, options
+
+
+_END: Final = "twicesafe.end"
+"""No setting of librdkafka: with it, a client is never made."""
+
+
+def _check_kafka_option(name: str, value: str, ours: Mapping[str, Any]) -> None:
+    """Refuse what librdkafka would refuse only when it connects. It may call the setting by another name."""
+    from confluent_kafka import KafkaException, Producer
+
+    try:
+        Producer({name: value, _END: ""})
+    except KafkaException as error:
+        text = error.args[0].str().strip()
+        if _END in text:
+            return
+        is_number = text.startswith("Invalid value for")
+        remedy = "use a whole number, such as 1000" if is_number else _said(error, ours)
+        expect(False, f"option {name}", value[:40], remedy)
 
 
 def check_kafka(
@@ -140,10 +179,14 @@ def check_kafka(
 
 
 def refused_by_kafka(error: Exception, ours: Mapping[str, Any]) -> ConfigurationError:
-    said = error.args[0].str()
+    return ConfigurationError(_said(error, ours))
+
+
+def _said(error: Exception, ours: Mapping[str, Any]) -> str:
+    said = error.args[0].str().strip()
     _, unknown, name = said.partition("No such configuration property: ")
     meant = f"; {_meant(name, ours)}" if unknown else ""
-    return ConfigurationError(f"librdkafka refused a setting: {said}{meant}")
+    return f"librdkafka refused a setting: {said}{meant}"
 
 
 def _meant(name: str, ours: Mapping[str, Any]) -> str:

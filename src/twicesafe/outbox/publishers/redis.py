@@ -22,6 +22,7 @@ from ..._core.outbox.publisher import NOT_TRIED, Answer
 from ..._core.outbox.requests import Message
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
+from ...stores._urls import typed
 from ._urls import redis_url
 
 __all__ = ["RedisStreamPublisher"]
@@ -63,12 +64,12 @@ class RedisStreamPublisher:
         client = redis.Redis.from_url(
             theirs, socket_timeout=options["timeout"], socket_connect_timeout=options["timeout"]
         )
-        maxlen = int(options["maxlen"]) if options["maxlen"] else None
+        maxlen = options["maxlen"] and typed(options["maxlen"], 100_000, "option maxlen")
         return cls(
             client,
             stream=options["stream"],
             prefix=options["prefix"],
-            maxlen=maxlen,
+            maxlen=maxlen or None,
             batch=options["batch"],
         )
 

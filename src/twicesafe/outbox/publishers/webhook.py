@@ -2,10 +2,10 @@
 
     https://example.com/hook?secret_env=HOOK_SECRET
 
-The receiver answers 2xx once it has stored the message. 429, 503 and no connection mean that the
-receiver is unavailable: no attempt is counted. A timeout, a broken connection, 502 and 504 mean the
-same, unless they repeat for one message while others are accepted. Any other status is a failure of
-this message.
+The receiver answers 2xx once it has stored the message. 425, 429, 503 and no connection mean that the
+receiver is unavailable: no attempt is counted. A timeout, a broken connection, 408, 502 and 504 mean
+the same, unless they repeat for one message while others are accepted. Any other status is a failure
+of this message.
 
 With a secret each delivery is signed, and `verify_signature` checks it. The secret is read from the
 environment variable named by ``secret_env=``, so that it appears in no URL and no process list.

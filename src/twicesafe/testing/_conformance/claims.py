@@ -156,9 +156,10 @@ class ClaimRules(StoreRules):
         assert answer.cause is Cause.LEASE_EXPIRED
 
     @rule(cases={"held": State.HELD, "parked": State.PARKED, "forgotten": State.FORGOTTEN})
-    def test_a_closed_key_reveals_only_its_state(self, case: State) -> Script[None]:
+    def test_a_closed_key_reveals_only_its_state_and_why(self, case: State) -> Script[None]:
         yield from reach(case, fingerprint=F1)
-        yield from unchanged(claim(B), Claimed(Verdict[case.name]))
+        why = "" if case is State.FORGOTTEN else "Boom"
+        yield from unchanged(claim(B), Claimed(Verdict[case.name], reason=why))
 
     # -- P11 ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..._core.protocol import Ack, Claimed, Verdict
 from ..._values.records import Cause, State
 from .bench import Advance, Script
-from .requests import HOUR, A, B, C, claim, reach, read, release, unchanged, won
+from .requests import HOUR, OTHER, A, B, C, claim, reach, read, release, unchanged, won
 from .rules import StoreRules, rule
 
 __all__ = ["FailureRules"]
@@ -124,7 +124,7 @@ class FailureRules(StoreRules):
         row = yield read()
         assert (row.state, row.attempt, row.error) == (State.PARKED, 2, "Boom")
         assert (row.lease_until, row.expires_at) == (0, 0)
-        yield from unchanged(claim(C, max_attempts=99), Claimed(Verdict.PARKED))
+        yield from unchanged(claim(C, max_attempts=99), Claimed(Verdict.PARKED, reason="Boom"))
 
     @rule()
     def test_a_key_that_kills_its_worker_too_often_is_parked(self) -> Script[None]:
@@ -165,4 +165,15 @@ class FailureRules(StoreRules):
         row = yield read()
         assert (row.state, row.error, row.owner) == (State.HELD, "Cut", A)
         assert (row.fence, row.lease_until, row.expires_at) == (mine.fence, 0, 0)
-        yield from unchanged(claim(B), Claimed(Verdict.HELD))
+        yield from unchanged(claim(B), Claimed(Verdict.HELD, reason="Cut"))
+
+    @rule()
+    def test_a_held_key_tells_every_caller_why(self) -> Script[None]:
+        """Alone, in a batch, and with letters of any alphabet: the reason is for an operator to read."""
+        why = "der Bank fehlt die Antwort: 銀行 🏦"
+        mine = yield from won(A)
+        assert (yield mine.fail(hold=True, error=why)) is Ack.OK
+        held = Claimed(Verdict.HELD, reason=why)
+        assert (yield claim(B)) == held
+        other, same = yield [claim(C, OTHER), claim(B)]
+        assert (other.verdict, same) == (Verdict.WON, held)

@@ -44,6 +44,12 @@ class Joined:
         entered: Entered = self.store.own_transaction(lambda: self._first(self._ask(owner, **more)))
         return entered
 
+    def enter_several(self) -> list[Claimed]:
+        """In one transaction: this key, and another one that is new."""
+        asks = [self._ask(A), Enter(Key("another"), A, DAY, wait=1.0)]
+        entered = self.store.own_transaction(lambda: self._programs.enter(asks, 1.0))
+        return [one.answer for one in entered]
+
     def enter_and_leave(self, owner: bytes = A, result: bytes = b"x") -> Claimed:
         def both() -> Any:
             entered = yield from self._first(self._ask(owner))
@@ -142,6 +148,14 @@ class TransactionModeRules(StoreRules):
         answer = joined.enter_and_leave()
         assert (answer.verdict, answer.attempt) == (Verdict.WON, 2)
         assert answer.fence > won.fence
+
+    def test_a_held_key_says_why(self, joined: Joined) -> None:
+        won = joined.store.perform(ClaimRequest(KEY, B, 60_000))
+        joined.store.perform(Fail(KEY.id, B, won.fence, 0, 5, DAY, "銀行 did not answer", True))
+        held = Claimed(Verdict.HELD, reason="銀行 did not answer")
+        assert joined.enter_and_leave() == held
+        several = joined.enter_several()
+        assert (several[0], several[1].verdict) == (held, Verdict.WON)
 
     def test_another_content_is_a_mismatch(self, joined: Joined) -> None:
         joined.enter(done=True, fingerprint=b"one")
