@@ -71,6 +71,25 @@ def test_locked_records_are_passed_over(receiver: Receiver, connection: psycopg.
     assert receiver.sweep().removed == 7
 
 
+def test_only_a_sweep_commits_without_waiting_for_the_disk(
+    receiver: Receiver, connection: psycopg.Connection
+):
+    """Deletions may be lost in a crash of the server, claims and results may not."""
+    fill(receiver, connection, 10)
+    connection.execute("""
+        CREATE TABLE commits (op text, mode text);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO commits VALUES (TG_OP, current_setting('synchronous_commit'));
+            RETURN NULL; END $$;
+        CREATE TRIGGER noting AFTER INSERT OR UPDATE OR DELETE ON twicesafe_keys
+            FOR EACH ROW EXECUTE FUNCTION note();
+    """)
+    assert receiver.sweep().removed == 10
+    receiver.process("next", str, 1)
+    found = connection.execute("SELECT DISTINCT op, mode FROM commits").fetchall()
+    assert sorted(found) == [("DELETE", "off"), ("INSERT", "on"), ("UPDATE", "on")]
+
+
 def test_two_nodes_sweep_at_once_and_share_the_work(
     receiver: Receiver, connection: psycopg.Connection, postgres_url: str
 ):

@@ -133,9 +133,16 @@ class Statements:
         names = ", ".join(name for name, _ in columns)
         lock_wait = _limit_lock_waits(columns[0] == CLAIM[0])
         if many:
-            arrays = ", ".join(f"?::{kind}[]" for _, kind in self._kinds(columns))
-            asked = f"unnest({arrays}) AS u({names}), (SELECT {lock_wait}) p(lock_wait)"
-            return f"(SELECT {names}, {self._now} AS now, lock_wait FROM {asked})"
+            arrays = ", ".join(f"?::{kind}[] AS {name}" for name, kind in self._kinds(columns))
+            lists = ", ".join(f"c.{name}" for name, _ in columns)
+            (key, _), *others = columns
+            each = ", ".join(
+                f"CASE cardinality(c.{name}) WHEN 1 THEN c.{name}[1] ELSE u.{name} END AS {name}"
+                for name, _ in others
+            )
+            return f"""(SELECT u.{key}, {each}, {self._now} AS now, lock_wait
+                FROM (SELECT {arrays}) c, unnest({lists}) AS u({names}),
+                    (SELECT {lock_wait}) p(lock_wait))"""
         return f"(SELECT {self._values(columns)}, {self._now} AS now, {lock_wait} AS lock_wait)"
 
     def _values(self, columns: Sequence[tuple[str, str]]) -> str:

@@ -120,6 +120,29 @@ class BatchRules(StoreRules):
         assert (yield read(Key("again"))).result == b"first"
         assert (yield read(Key("big"))).result == b"B" * 5000
 
+    @rule("P1", "P4", "P11")
+    def test_every_request_keeps_its_own_values(self) -> Script[None]:
+        """Also if most of the batch, or its first and its last, have the same value or none."""
+        keys = [Key(f"key-{number}") for number in range(4)]
+        prints = (b"f" * 32, None, b"g" * 32, b"f" * 32)
+        holds = (False, True, False, False)
+        results = (None, b"", b"one", None)
+        answers = yield [
+            claim(A, key, fingerprint=fingerprint, hold=hold)
+            for key, fingerprint, hold in zip(keys, prints, holds, strict=True)
+        ]
+        rows = yield [read(key) for key in keys]
+        assert [(row.fingerprint, row.hold) for row in rows] == list(
+            zip(prints, holds, strict=True)
+        )
+        done = yield [
+            Mine(key.id, A, answer.fence, answer).complete(result)
+            for key, answer, result in zip(keys, answers, results, strict=True)
+        ]
+        assert done == [Ack.OK] * 4
+        rows = yield [read(key) for key in keys]
+        assert [row.result for row in rows] == list(results)
+
     @rule("P1", "P2")
     def test_equal_keys_have_one_winner(self) -> Script[None]:
         owners = [bytes([number]) * 16 for number in range(8)]
