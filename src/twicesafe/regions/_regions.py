@@ -30,9 +30,10 @@ from ..stores._urls import open_async_store
 from ._base import (
     RegionsBase,
     RegionStatus,
+    copies_of,
     count_doubts,
-    lag_of,
     list_doubts,
+    status_of,
 )
 from ._follower import AsyncFollower, Follower
 from ._late_stores import LateStores, opened
@@ -121,17 +122,17 @@ class Regions(RegionsBase[Store]):
         found = []
         for home, epoch in perform(self._epochs(), {REGISTER: self._register}).items():
             others = [other for other in self._stores if other != epoch.region]
-            lags = {other: self._lag(epoch.region, other) for other in others}
+            copies = {other: self._copies(epoch.region, other) for other in others}
             here = {HERE: self._stores[epoch.region]}
             doubts = perform(count_doubts(), here) if epoch.cut else 0
-            found.append(RegionStatus(home=home, epoch=epoch, lags=lags, in_doubt=doubts))
+            found.append(status_of(home, epoch, copies, doubts))
         return found
 
-    def _lag(self, region: str, other: str) -> float | None:
+    def _copies(self, region: str, other: str) -> tuple[float | None, int]:
         try:
-            return perform(lag_of(region), {TARGET: self._stores[other]})
+            return perform(copies_of(region), {TARGET: self._stores[other]})
         except StoreUnavailableError:
-            return None
+            return None, 0
 
     def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
         """The records of this region that were in doubt, newest first."""
@@ -219,17 +220,17 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         epochs = await perform_async(self._epochs(), {REGISTER: self._register})
         for home, epoch in epochs.items():
             others = [other for other in self._stores if other != epoch.region]
-            lags = {other: await self._lag(epoch.region, other) for other in others}
+            copies = {other: await self._copies(epoch.region, other) for other in others}
             here = {HERE: self._stores[epoch.region]}
             doubts = await perform_async(count_doubts(), here) if epoch.cut else 0
-            found.append(RegionStatus(home=home, epoch=epoch, lags=lags, in_doubt=doubts))
+            found.append(status_of(home, epoch, copies, doubts))
         return found
 
-    async def _lag(self, region: str, other: str) -> float | None:
+    async def _copies(self, region: str, other: str) -> tuple[float | None, int]:
         try:
-            return await perform_async(lag_of(region), {TARGET: self._stores[other]})
+            return await perform_async(copies_of(region), {TARGET: self._stores[other]})
         except StoreUnavailableError:
-            return None
+            return None, 0
 
     async def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
         """The records of this region that were in doubt, newest first."""
