@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
-from twicesafe._core.protocol import Ack, RaiseFences
+from twicesafe._core.protocol import Ack, Adopt, RaiseFences
 from twicesafe._core.regions import claiming, epochs, failover, following, settling
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
@@ -115,15 +115,21 @@ def closed_epochs_are_open(patch: Patch) -> None:
 @mutant("an unknown key is new", STUDY)
 def unknown_keys_are_new(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
-    patch(claiming, "_in_doubt", lambda epoch, row: row is not None and in_doubt(epoch, row))
+    patch(
+        claiming,
+        "_in_doubt",
+        lambda epoch, key, row: row is not None and in_doubt(epoch, key, row),
+    )
 
 
 @mutant("a copied record in progress is taken over as usual", STUDY)
 def unfinished_copies_are_taken_over(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
 
-    def trusting(epoch: Epoch, row: Any) -> bool:
-        return in_doubt(epoch, row) and not (row is not None and row.state is State.IN_PROGRESS)
+    def trusting(epoch: Epoch, key: Any, row: Any) -> bool:
+        return in_doubt(epoch, key, row) and not (
+            row is not None and row.state is State.IN_PROGRESS
+        )
 
     patch(claiming, "_in_doubt", trusting)
 
@@ -132,10 +138,38 @@ def unfinished_copies_are_taken_over(patch: Patch) -> None:
 def undecided_claims_are_decided(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
 
-    def trusting(epoch: Epoch, row: Any) -> bool:
-        return in_doubt(epoch, row) and not (row is not None and row.fence > epoch.base)
+    def trusting(epoch: Epoch, key: Any, row: Any) -> bool:
+        return in_doubt(epoch, key, row) and not (row is not None and row.fence > epoch.base)
 
     patch(claiming, "_in_doubt", trusting)
+
+
+@mutant("a claim that is sent again takes its own record for a decided one", STUDY)
+def a_repeated_claim_is_decided(patch: Patch) -> None:
+    patch(claiming.Region, "doubts", lambda self, owner, epoch, row: False)
+
+
+@mutant("a claim that took over is given back as if no work had begun", STUDY)
+def takeovers_are_given_back(patch: Patch) -> None:
+    patch(claiming, "_took_over", lambda answer: False)
+
+
+@mutant("a key that ran in doubt in an older epoch is not counted when it runs again", STUDY)
+def older_doubts_are_forgotten(patch: Patch) -> None:
+    in_doubt = claiming._in_doubt
+    asked: list[Epoch] = []
+
+    def noted(epoch: Epoch, key: Any, row: Any) -> bool:
+        asked[:] = [epoch]
+        return in_doubt(epoch, key, row)
+
+    patch(claiming, "_in_doubt", noted)
+    patch(claiming, "_was_in_doubt", lambda row: claiming.is_decided(asked[0], row))
+
+
+@mutant("a key whose record could not be read is new", STUDY)
+def unreadable_records_are_forgotten(patch: Patch) -> None:
+    patch(failover, "_uncopied", lambda epoch, found: ())
 
 
 @mutant("the cut is when the epoch was closed, without the lease of the old region", STUDY)
@@ -152,6 +186,11 @@ def doubts_are_not_marked(patch: Patch) -> None:
 
 
 # --- failover ------------------------------------------------------------------------------------
+
+
+@mutant("a switch copies from the region that served when it was asked for", STUDY, first=16_080)
+def a_switch_copies_from_the_wrong_region(patch: Patch) -> None:
+    patch(failover, "_refuse_moved", lambda move, source: None)
 
 
 @mutant("a switch does not wait until the old region has stopped", STUDY)
@@ -211,6 +250,57 @@ def settling_begins_too_late(patch: Patch) -> None:
 
     patch(failover, "follow", late)
     patch(following, "learn", nothing)
+
+
+@mutant("settling finds no answer that is older than the last pass", STUDY)
+def old_answers_are_not_learned(patch: Patch) -> None:
+    def nothing(*_: Any) -> Any:
+        yield from ()
+
+    patch(following, "learn", nothing)
+
+
+@mutant("a switch does not settle what is in doubt", STUDY)
+def a_switch_settles_nothing(patch: Patch) -> None:
+    copied = failover._copied
+    patch(failover, "_copied", lambda move, epoch, settling=None: copied(move, epoch))
+
+
+@mutant("settling leaves a claim without a decision as it is", STUDY)
+def settling_trusts_undecided_claims(patch: Patch) -> None:
+    def silent(*_: Any) -> Any:
+        yield from ()
+
+    patch(settling, "_doubt_row", silent)
+
+
+@mutant("only the report of settling says that both regions worked", STUDY)
+def repeats_are_only_reported(patch: Patch) -> None:
+    learn_row = settling._learn_row
+
+    def unmarked(seen: Any, row: Any, here: Any, epoch: Epoch) -> Any:
+        flow, reply = learn_row(seen, row, here, epoch), None
+        while True:
+            try:
+                command = flow.send(reply)
+            except StopIteration as end:
+                return end.value
+            if type(command.request) is Adopt:
+                plain = replace(command.request.row, error=row.error)
+                command = command._replace(request=replace(command.request, row=plain))
+            reply = yield command
+
+    patch(settling, "_learn_row", unmarked)
+
+
+@mutant("a pass goes on after a change that is newer than its beginning", STUDY)
+def a_slow_pass_hides_records(patch: Patch) -> None:
+    follow = following.follow
+    names = {**vars(following), "min": lambda newest, began: newest}
+    hasty = FunctionType(follow.__code__, names, "follow", follow.__defaults__)
+    hasty.__kwdefaults__ = follow.__kwdefaults__
+    patch(following, "follow", hasty)
+    patch(failover, "follow", hasty)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.line import Line
-from tests.regions.test_unreadable_records import damage
 from tests.polling import until
+from tests.regions.test_unreadable_records import damage
 from twicesafe import Key, Receiver
 from twicesafe._core.protocol import Adopt
 from twicesafe._core.regions.epochs import key_of

@@ -62,6 +62,8 @@ class Plan(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     rates: tuple[float, ...]
     """How fast the clocks of workers run."""
+    timed: bool
+    """Fences are times, as on Redis, DynamoDB and MongoDB."""
     time_limit: float
     """Seconds after which a request without a reply has failed: also longer than leases and cuts."""
     offsets: tuple[int, ...]
@@ -110,6 +112,7 @@ def draw(seed: int) -> Plan:
         tuple(sorted([*moves, *troubles], key=lambda each: each.at)),
         tuple({fault.nth: fault for fault in faults}.values()),
         tuple(chance.choice((0.98, 1.0, 1.02)) for _ in range(workers)),
+        chance.random() < 0.4,
         chance.choice((0.25, 0.25, 3.0)),
         tuple(chance.choice((-40, 0, 40)) for _ in range(4)),
     )

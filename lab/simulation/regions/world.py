@@ -6,6 +6,8 @@ import itertools
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from twicesafe import Key
 from twicesafe._core.protocol import (
     Ack,
@@ -14,6 +16,7 @@ from twicesafe._core.protocol import (
     Complete,
     Fail,
     Page,
+    RaiseFences,
     Rewrite,
     Verdict,
 )
@@ -44,6 +47,23 @@ HOME = key_of("lab", "eu")
 ALL_KEYS = [Key(f"key-{'x' * number}") for number in range(KEYS)]
 
 
+class TimedStore(MemoryStore):
+    """The fence of a claim is the time, if it is not higher."""
+
+    def claim(self, ask: ClaimRequest) -> Claimed:
+        before = self._rows.get(ask.key.id)
+        answer = super().claim(ask)
+        after = self._rows.get(ask.key.id)
+        if after is None or after is before or not answer.fence:
+            return answer
+        fence = max(after.fence, self._now() * 1000)
+        self._rows[after.id] = replace(after, fence=fence)
+        return replace(answer, fence=fence)
+
+    def raise_fences(self, ask: RaiseFences) -> Ack:
+        return Ack.OK if self._now() * 1000 > ask.above else Ack.REFUSED
+
+
 class Worker(Actor):
     def __init__(self, world: World, number: int) -> None:
         self.number, self.name = number, REGIONS[number % 2]
@@ -67,8 +87,9 @@ class World(VirtualWorld):
         super().__init__(plan, say)
         self.plan = plan
         places = (*REGIONS, REGISTER)
+        made = TimedStore if plan.timed else MemoryStore
         self.stores = {
-            name: MemoryStore(now=partial(self._store_now, offset))
+            name: made(now=partial(self._store_now, offset))
             for name, offset in zip(places, plan.offsets, strict=False)
         }
         self.ledger = Ledger(self)
@@ -246,15 +267,16 @@ class World(VirtualWorld):
     def _act(self, kind: str, to: str) -> None:
         epoch = self._serving()
         lease, skew = int(LEASE * 1000), int(SKEW * 1000)
-        move = failover.Move(HOME, to, lease, skew, OVERLAP, self.wall, page=PAGE)
         source = epoch.region
+        move = failover.Move(HOME, to, lease, skew, OVERLAP, self.wall, page=PAGE, source=source)
         flow: Any
         if kind == "fail over":
             flow = failover.fail_over(move, 1e9)
         elif kind == "switch":
             flow = failover.switch(move)
         else:
-            source, move = epoch.source or source, move._replace(to=epoch.region)
+            source = epoch.source or source
+            move = move._replace(to=epoch.region, source=source)
             flow = failover.settle(move, lost=kind == "give up")
             # From now on: an operator who dies may have written it before.
             self.ledger.given_up |= kind == "give up"

@@ -154,7 +154,7 @@ class RegionsBase(Generic[S]):
             raise UsageError("sent_at= returned a time without a time zone", key=key)
         return int(found.timestamp() * 1000)
 
-    def _move(self, home: str, to: str, steps: bool = False) -> Move:
+    def _move(self, home: str, to: str, source: str = "") -> Move:
         lease, skew, overlap = (round(s * 1000) for s in (self._lease, self._skew, self._overlap))
         key = self._epoch_key(home)
         return Move(
@@ -164,8 +164,9 @@ class RegionsBase(Generic[S]):
             skew,
             overlap,
             wall_clock,
-            steps,
+            bool(source) and self._stores[source].capabilities.steps,
             ours=lambda found: self._home(found) == home,
+            source=source,
         )
 
     def _create(self) -> RegionFlow[list[Epoch]]:

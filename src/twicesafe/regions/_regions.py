@@ -100,9 +100,8 @@ class Regions(RegionsBase[Store]):
         No region starts work for `lease` + `skew` seconds and one pass of copying. Also the way back
         after a failover, once it is settled.
         """
-        epoch = self._current(home)
-        steps = self._stores[epoch.region].capabilities.steps
-        return perform(switch(self._move(home, to, steps)), self._places(epoch.region, to))
+        source = self._current(home).region
+        return perform(switch(self._move(home, to, source)), self._places(source, to))
 
     def settle(self, home: str, *, lost: bool = False) -> Copied:
         """Copy what the old region did before the failover, and end the doubt.
@@ -112,8 +111,7 @@ class Regions(RegionsBase[Store]):
         """
         epoch = self._current(home)
         source = epoch.region if lost or not epoch.source else epoch.source
-        steps = self._stores[source].capabilities.steps
-        move = self._move(home, epoch.region, steps)
+        move = self._move(home, epoch.region, source)
         return perform(settle(move, lost), self._places(source, epoch.region))
 
     def status(self) -> list[RegionStatus]:
@@ -196,10 +194,9 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         No region starts work for `lease` + `skew` seconds and one pass of copying. Also the way back
         after a failover, once it is settled.
         """
-        epoch = await self._current(home)
-        steps = self._stores[epoch.region].capabilities.steps
-        move = self._move(home, to, steps)
-        return await perform_async(switch(move), self._places(epoch.region, to))
+        source = (await self._current(home)).region
+        move = self._move(home, to, source)
+        return await perform_async(switch(move), self._places(source, to))
 
     async def settle(self, home: str, *, lost: bool = False) -> Copied:
         """Copy what the old region did before the failover, and end the doubt.
@@ -209,8 +206,7 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         """
         epoch = await self._current(home)
         source = epoch.region if lost or not epoch.source else epoch.source
-        steps = self._stores[source].capabilities.steps
-        move = self._move(home, epoch.region, steps)
+        move = self._move(home, epoch.region, source)
         return await perform_async(settle(move, lost), self._places(source, epoch.region))
 
     async def status(self) -> list[RegionStatus]:

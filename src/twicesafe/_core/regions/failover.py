@@ -49,6 +49,8 @@ class Move(NamedTuple):
     """Records that are read at once."""
     ours: Callable[[Key], bool] = lambda _: True
     """Whether a key has this home. The stores have the keys of others, too."""
+    source: str = ""
+    """The region that is copied from. Its store was chosen before the register was asked again."""
 
 
 def current(key: Key) -> RegionFlow[tuple[Epoch, bytes]]:
@@ -96,6 +98,7 @@ def switch(move: Move) -> RegionFlow[Epoch]:
     epoch, document = yield from look_or_reopen(move)
     if epoch.region == move.to:
         return epoch
+    _refuse_moved(move, epoch.region)
     yield from _copied(move, epoch)  # most of it, while the old region works
     document = yield from _closed(move, epoch, document)
     cut = move.now() + move.lease + move.skew
@@ -123,11 +126,9 @@ def look_or_reopen(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
 def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
     """`lost`: the records of the old region are gone, so nothing will be learned."""
     epoch, document = yield from current(move.key)
+    _refuse_moved(move, epoch.source if epoch.doubt and not lost else move.source)
     if epoch.closed or epoch.region != move.to:
-        raise UsageError(
-            f"the keys of {move.key.value!r} moved meanwhile; look at regions.status()",
-            key=move.key,
-        )
+        raise _moved(move)
     found = Copied()
     if epoch.doubt and not lost:
         yield from _until(move, epoch.cut)  # what the old region starts is in its store by then
@@ -146,6 +147,20 @@ def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
         uncopied = () if lost else _uncopied(epoch, found)
         yield from change(move.key, document, doubt=False, uncopied=uncopied)
     return found
+
+
+def _refuse_moved(move: Move, source: str) -> None:
+    """Another operator was faster: what would be copied now is of the wrong region."""
+    if source != move.source:
+        raise _moved(move)
+
+
+def _moved(move: Move) -> UsageError:
+    return UsageError(
+        f"the keys of {move.key.value!r} moved meanwhile; nothing was changed; look at regions.status(), then "
+        "decide again",
+        key=move.key,
+    )
 
 
 def _checked(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
