@@ -49,7 +49,7 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
     patch(lifecycle, "adopt", anyhow)
 
 
-@mutant("a region in doubt is copied", STUDY, first=35_800)
+@mutant("a region in doubt is copied", STUDY, first=35_842)
 def doubt_does_not_pause_followers(patch: Patch) -> None:
     def none(place: str) -> Any:
         yield from ()
@@ -80,7 +80,7 @@ def the_lease_starts_at_the_answer(patch: Patch) -> None:
     )
 
 
-@mutant("a claim that is won is not compared with the register again", STUDY, first=62_000)
+@mutant("a claim that is won is not compared with the register again", STUDY, first=4_100)
 def no_second_look(patch: Patch) -> None:
     claim, confirmed = claiming.claim, claiming._confirmed
 
@@ -134,7 +134,7 @@ def unfinished_copies_are_taken_over(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("a claim without a decision is taken for decided", STUDY)
+@mutant("a claim without a decision is taken for decided", STUDY, first=2_800)
 def undecided_claims_are_decided(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
 
@@ -144,30 +144,7 @@ def undecided_claims_are_decided(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("a claim that is sent again takes its own record for a decided one", STUDY)
-def a_repeated_claim_is_decided(patch: Patch) -> None:
-    patch(claiming.Region, "doubts", lambda self, owner, epoch, row: False)
-
-
-@mutant("a claim that took over is given back as if no work had begun", STUDY)
-def takeovers_are_given_back(patch: Patch) -> None:
-    patch(claiming, "_took_over", lambda answer: False)
-
-
-@mutant("a key that ran in doubt in an older epoch is not counted when it runs again", STUDY)
-def older_doubts_are_forgotten(patch: Patch) -> None:
-    in_doubt = claiming._in_doubt
-    asked: list[Epoch] = []
-
-    def noted(epoch: Epoch, key: Any, row: Any) -> bool:
-        asked[:] = [epoch]
-        return in_doubt(epoch, key, row)
-
-    patch(claiming, "_in_doubt", noted)
-    patch(claiming, "_was_in_doubt", lambda row: claiming.is_decided(asked[0], row))
-
-
-@mutant("a key whose record could not be read is new", STUDY)
+@mutant("a key whose record could not be read is new", STUDY, first=1_200)
 def unreadable_records_are_forgotten(patch: Patch) -> None:
     patch(failover, "_uncopied", lambda epoch, found: ())
 
@@ -252,29 +229,7 @@ def settling_begins_too_late(patch: Patch) -> None:
     patch(following, "learn", nothing)
 
 
-@mutant("settling finds no answer that is older than the last pass", STUDY)
-def old_answers_are_not_learned(patch: Patch) -> None:
-    def nothing(*_: Any) -> Any:
-        yield from ()
-
-    patch(following, "learn", nothing)
-
-
-@mutant("a switch does not settle what is in doubt", STUDY)
-def a_switch_settles_nothing(patch: Patch) -> None:
-    copied = failover._copied
-    patch(failover, "_copied", lambda move, epoch, settling=None: copied(move, epoch))
-
-
-@mutant("settling leaves a claim without a decision as it is", STUDY)
-def settling_trusts_undecided_claims(patch: Patch) -> None:
-    def silent(*_: Any) -> Any:
-        yield from ()
-
-    patch(settling, "_doubt_row", silent)
-
-
-@mutant("only the report of settling says that both regions worked", STUDY)
+@mutant("only the report of settling says that both regions worked", STUDY, first=1_800)
 def repeats_are_only_reported(patch: Patch) -> None:
     learn_row = settling._learn_row
 
@@ -291,16 +246,6 @@ def repeats_are_only_reported(patch: Patch) -> None:
             reply = yield command
 
     patch(settling, "_learn_row", unmarked)
-
-
-@mutant("a pass goes on after a change that is newer than its beginning", STUDY)
-def a_slow_pass_hides_records(patch: Patch) -> None:
-    follow = following.follow
-    names = {**vars(following), "min": lambda newest, began: newest}
-    hasty = FunctionType(follow.__code__, names, "follow", follow.__defaults__)
-    hasty.__kwdefaults__ = follow.__kwdefaults__
-    patch(following, "follow", hasty)
-    patch(failover, "follow", hasty)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)
