@@ -156,12 +156,14 @@ class FilesStore(Store):
         return SweepReport(removed=len(gone), examined=len(bite), more=bool(after)), after
 
     def _survey(self, _: Survey) -> Stats:
-        now, rows = self._now(), [kept.row for kept in self._all()]
+        now, (found, damaged) = self._now(), self._all_and_damaged()
+        rows = [kept.row for kept in found]
         running = [row for row in rows if row.state is State.IN_PROGRESS]
         states = [row.state for row in rows]
         due = [row.expires_at for row in rows if lifecycle.is_expired(row, now)]
         return Stats(
             by_state={state: states.count(state) for state in set(states)},
+            unreadable=len(damaged),
             stuck=sum(row.lease_until <= now for row in running),
             expired=len(due),
             oldest_in_progress=moment(min(r.changed_at for r in running)) if running else None,
@@ -173,7 +175,9 @@ class FilesStore(Store):
         found = [kept for kept in self._found(ask) if kept.number < last]
         page = found[: ask.limit]
         return Page(
-            [kept.row for kept in page], str(page[-1].number) if len(found) > len(page) else ""
+            [kept.row for kept in page],
+            str(page[-1].number) if len(found) > len(page) else "",
+            tuple(self._all_and_damaged()[1]),
         )
 
     def _count(self, ask: Count) -> int:
@@ -210,8 +214,18 @@ class FilesStore(Store):
 
     def _all(self) -> list[Kept]:
         """All that is kept, oldest first; names of 64 digits are records."""
-        found = [self._decoded(path, Kept) for path in self.folder.glob("?" * 64)]
-        return sorted((kept for kept in found if kept), key=lambda kept: kept.number)
+        return self._all_and_damaged()[0]
+
+    def _all_and_damaged(self) -> tuple[list[Kept], list[str]]:
+        """And the names of those that cannot be read, which hide no other."""
+        found, damaged = list[Kept](), list[str]()
+        for path in self.folder.glob("?" * 64):
+            try:
+                kept = self._decoded(path, Kept)
+                found += [kept] if kept else []
+            except CorruptRecordError:
+                damaged.append(path.name)
+        return sorted(found, key=lambda kept: kept.number), damaged
 
     def _decoded(self, path: Path, kind: Any) -> Any:
         try:

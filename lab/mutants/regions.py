@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
-from twicesafe._core.protocol import Ack, RaiseFences
+from twicesafe._core.protocol import Ack, Adopt, RaiseFences
 from twicesafe._core.regions import claiming, epochs, failover, following, settling
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
@@ -49,7 +49,7 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
     patch(lifecycle, "adopt", anyhow)
 
 
-@mutant("a region in doubt is copied", STUDY, first=35_800)
+@mutant("a region in doubt is copied", STUDY, first=35_842)
 def doubt_does_not_pause_followers(patch: Patch) -> None:
     def none(place: str) -> Any:
         yield from ()
@@ -80,7 +80,7 @@ def the_lease_starts_at_the_answer(patch: Patch) -> None:
     )
 
 
-@mutant("a claim that is won is not compared with the register again", STUDY, first=62_000)
+@mutant("a claim that is won is not compared with the register again", STUDY, first=4_100)
 def no_second_look(patch: Patch) -> None:
     claim, confirmed = claiming.claim, claiming._confirmed
 
@@ -115,27 +115,38 @@ def closed_epochs_are_open(patch: Patch) -> None:
 @mutant("an unknown key is new", STUDY)
 def unknown_keys_are_new(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
-    patch(claiming, "_in_doubt", lambda epoch, row: row is not None and in_doubt(epoch, row))
+    patch(
+        claiming,
+        "_in_doubt",
+        lambda epoch, key, row: row is not None and in_doubt(epoch, key, row),
+    )
 
 
 @mutant("a copied record in progress is taken over as usual", STUDY)
 def unfinished_copies_are_taken_over(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
 
-    def trusting(epoch: Epoch, row: Any) -> bool:
-        return in_doubt(epoch, row) and not (row is not None and row.state is State.IN_PROGRESS)
+    def trusting(epoch: Epoch, key: Any, row: Any) -> bool:
+        return in_doubt(epoch, key, row) and not (
+            row is not None and row.state is State.IN_PROGRESS
+        )
 
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("a claim without a decision is taken for decided", STUDY)
+@mutant("a claim without a decision is taken for decided", STUDY, first=2_800)
 def undecided_claims_are_decided(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
 
-    def trusting(epoch: Epoch, row: Any) -> bool:
-        return in_doubt(epoch, row) and not (row is not None and row.fence > epoch.base)
+    def trusting(epoch: Epoch, key: Any, row: Any) -> bool:
+        return in_doubt(epoch, key, row) and not (row is not None and row.fence > epoch.base)
 
     patch(claiming, "_in_doubt", trusting)
+
+
+@mutant("a key whose record could not be read is new", STUDY, first=1_200)
+def unreadable_records_are_forgotten(patch: Patch) -> None:
+    patch(failover, "_uncopied", lambda epoch, found: ())
 
 
 @mutant("the cut is when the epoch was closed, without the lease of the old region", STUDY)
@@ -152,6 +163,11 @@ def doubts_are_not_marked(patch: Patch) -> None:
 
 
 # --- failover ------------------------------------------------------------------------------------
+
+
+@mutant("a switch copies from the region that served when it was asked for", STUDY, first=16_080)
+def a_switch_copies_from_the_wrong_region(patch: Patch) -> None:
+    patch(failover, "_refuse_moved", lambda move, source: None)
 
 
 @mutant("a switch does not wait until the old region has stopped", STUDY)
@@ -211,6 +227,25 @@ def settling_begins_too_late(patch: Patch) -> None:
 
     patch(failover, "follow", late)
     patch(following, "learn", nothing)
+
+
+@mutant("only the report of settling says that both regions worked", STUDY, first=1_800)
+def repeats_are_only_reported(patch: Patch) -> None:
+    learn_row = settling._learn_row
+
+    def unmarked(seen: Any, row: Any, here: Any, epoch: Epoch) -> Any:
+        flow, reply = learn_row(seen, row, here, epoch), None
+        while True:
+            try:
+                command = flow.send(reply)
+            except StopIteration as end:
+                return end.value
+            if type(command.request) is Adopt:
+                plain = replace(command.request.row, error=row.error)
+                command = command._replace(request=replace(command.request, row=plain))
+            reply = yield command
+
+    patch(settling, "_learn_row", unmarked)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)

@@ -13,7 +13,8 @@ import pytest
 
 from tests.cli.line import Line
 from tests.polling import until
-from twicesafe import Receiver
+from tests.regions.test_unreadable_records import damage
+from twicesafe import Key, Receiver
 from twicesafe._core.protocol import Adopt
 from twicesafe._core.regions.epochs import key_of
 from twicesafe._core.regions.pausing import pause
@@ -89,6 +90,18 @@ def test_a_record_that_is_refused_ends_with_status_1(
         ran = line("follow", "--from", source, "--to", "memory://full", "--once", store=False)
         assert ran.status == 1
         assert "refused 1 record" in ran.err
+
+
+def test_a_record_that_cannot_be_read_is_told_and_the_others_are_copied(line: Line, source: str):
+    damage(source, "k1")
+    for _ in range(2):
+        ran = line("follow", "--from", source, "--to", line.url, "--once", store=False)
+        assert ran.status == 1
+        assert "2 copied" in ran.out
+        assert f"1 record ({Key('k1').id.hex()[:8]}" in ran.err
+        assert "cannot be read" in ran.err
+    with Receiver.open(line.url) as receiver:
+        assert receiver.process("k2", lambda: "again").replayed
 
 
 def test_it_runs_until_sigterm(source: str, tmp_path: Path):

@@ -91,6 +91,13 @@ class MovingSqlite(Sqlite):
         at_schema(place.folder / "keys.db", 2)
         return PushedBack(place.folder / "keys.db", synchronous="normal", now=place.clock)
 
+    def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
+        super().corrupt(place, id)
+        connection = sqlite3.connect(place.folder / "keys.db")
+        with connection:
+            connection.execute("UPDATE twicesafe_wide SET state = 99 WHERE id = ?", (id,))
+        connection.close()
+
 
 def at_schema(path: Path, version: int) -> None:
     """Make the tables of this version, if there are none."""

@@ -184,6 +184,11 @@ class TestMoving(OlderMariadb, Interrupted):
     modes = ("blocking",)
     version = 2
     store = PushedBack
+
+    def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
+        super().corrupt(place, id)
+        self._execute(f"UPDATE {self._table(place)}_wide SET state = 99 WHERE id = x'{id.hex()}'")
+
     test_steps_of_parallel_branches_are_all_recorded = None
 
 

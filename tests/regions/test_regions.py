@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.regions.worlds import Places, World
 from twicesafe import HeldError, Key, NotHomeError, ResultUnavailableError
@@ -547,3 +548,25 @@ def test_stores_of_a_follower_that_is_refused_are_closed(
     with pytest.raises(ConfigurationError):
         Follower.open(places.url("sqlite"), places.url("sqlite"), overlap=-1)
     assert len(closed) == 2
+
+
+@pytest.mark.parametrize("act", ["switch", "settle"])
+def test_an_operator_that_another_one_overtook_copies_from_no_wrong_region(
+    places: Places, monkeypatch: pytest.MonkeyPatch, act: str
+):
+    """The store to copy from was chosen by what the register said, and another operator moved the keys."""
+    world = World(places)
+    regions, key = world.regions, Key.random()
+    regions.follower("eu", "us").once()
+    seen = regions._current("eu")
+    if act == "settle":
+        regions.fail_over("eu", to="us")
+        seen = replace(regions._current("eu"), source="us")
+    else:
+        regions.switch("eu", to="us")
+        world.deliver("us", key)
+    monkeypatch.setattr(regions, "_current", lambda home: seen)
+    with pytest.raises(UsageError, match="moved meanwhile"):
+        regions.switch("eu", to="eu") if act == "switch" else regions.settle("eu")
+    [status] = regions.status()
+    assert (status.epoch.region, status.epoch.number) == ("us", 2)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["FlowRun"]
 
 HOP = 0.002
-TIME_LIMIT = 0.25
-"""Seconds after which a request without a reply has failed."""
 
 
 class FlowRun:
@@ -81,15 +79,12 @@ class FlowRun:
         late = fault.seconds if isinstance(fault, Fault) else 0.0
         there = HOP + (late if kind == "late" else 0.0)
         world.after(there, None, self._arrive, store, request, kind, late)
-        if kind in ("late", "answered late") and late > TIME_LIMIT:
-            self._fail(TIME_LIMIT)
+        if kind in ("late", "answered late") and late > world.plan.time_limit:
+            self._fail()
 
-    def _fail(self, after: float = TIME_LIMIT) -> None:
+    def _fail(self) -> None:
         error = StoreUnavailableError("no answer")
-        self._world.after(after, self._whose, self._send_once, error)
-
-    def _send_once(self, error: Exception) -> None:
-        self._send(error)
+        self._world.after(self._world.plan.time_limit, self._whose, self._send, error)
 
     def _arrive(self, store: str, request: Any, kind: str, late: float) -> None:
         world = self._world
@@ -102,7 +97,7 @@ class FlowRun:
             reply = world.apply(store, request)
         if kind == "reply lost":
             self._fail()
-        elif kind in ("late", "answered late") and late > TIME_LIMIT:
+        elif kind in ("late", "answered late") and late > world.plan.time_limit:
             pass  # its sender has given up
         else:
             back = HOP + (late if kind == "answered late" else 0.0)

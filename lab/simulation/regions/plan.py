@@ -25,7 +25,9 @@ __all__ = [
 
 REGIONS: Final = ("eu", "us")
 FAULTS: Final = ("request lost", "reply lost", "late", "answered late")
-INCIDENTS: Final = ("crash", "pause", "no register", "no other region", "operator dies")
+INCIDENTS: Final = (
+    "crash", "pause", "no register", "no other region", "operator dies", "damaged record",
+)  # fmt: skip
 ACTS: Final = ("fail over", "switch", "settle", "give up")
 KEYS: Final = 4
 WORKERS: Final = 2
@@ -34,6 +36,9 @@ QUIET: Final = 6.0
 """Seconds after which nothing more goes wrong."""
 LEASE: Final = 0.3
 SKEW: Final = 0.1
+LATE: Final = (0.02, 0.4, 0.4, 1.1, 2.5)
+"""Seconds by which a request or its reply is late: also longer than a cut, than the lease of a claim, and than
+all passes between two moves."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -57,6 +62,10 @@ class Plan(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     rates: tuple[float, ...]
     """How fast the clocks of workers run."""
+    timed: bool
+    """Fences are times, as on Redis, DynamoDB and MongoDB."""
+    time_limit: float
+    """Seconds after which a request without a reply has failed: also longer than leases and cuts."""
     offsets: tuple[int, ...]
     """By how many milliseconds the clocks of the two stores, the register and the senders are wrong."""
 
@@ -87,7 +96,7 @@ def draw(seed: int) -> Plan:
         for _ in range(chance.randint(0, 5))
     ]
     faults = [
-        Fault(chance.randrange(250), chance.choice(FAULTS), round(chance.choice((0.02, 0.4)), 3))
+        Fault(chance.randrange(250), chance.choice(FAULTS), chance.choice(LATE))
         for _ in range(chance.randint(0, 12))
     ]
     every = chance.choice((0.1, 0.4, 1.5))
@@ -103,5 +112,7 @@ def draw(seed: int) -> Plan:
         tuple(sorted([*moves, *troubles], key=lambda each: each.at)),
         tuple({fault.nth: fault for fault in faults}.values()),
         tuple(chance.choice((0.98, 1.0, 1.02)) for _ in range(workers)),
+        chance.random() < 0.4,
+        chance.choice((0.25, 0.25, 3.0)),
         tuple(chance.choice((-40, 0, 40)) for _ in range(4)),
     )

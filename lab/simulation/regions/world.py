@@ -6,14 +6,26 @@ import itertools
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from twicesafe import Key
-from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Fail, Rewrite, Verdict
+from twicesafe._core.protocol import (
+    Ack,
+    Claimed,
+    ClaimRequest,
+    Complete,
+    Fail,
+    Page,
+    RaiseFences,
+    Rewrite,
+    Verdict,
+)
 from twicesafe._core.regions import claiming, failover, following
 from twicesafe._core.regions.epochs import REGISTER, SOURCE, TARGET, On, create, key_of
 from twicesafe._core.regions.following import Copied
 from twicesafe._values.keys import new_owner
 from twicesafe._values.records import Row, State
-from twicesafe.errors import NotHomeError, StoreUnavailableError, TwicesafeError
+from twicesafe.errors import CorruptRecordError, NotHomeError, StoreUnavailableError, TwicesafeError
 from twicesafe.stores.memory import MemoryStore
 
 from ..plans import Fault, Incident
@@ -33,6 +45,23 @@ OVERLAP = 200
 TRIES = 3
 HOME = key_of("lab", "eu")
 ALL_KEYS = [Key(f"key-{'x' * number}") for number in range(KEYS)]
+
+
+class TimedStore(MemoryStore):
+    """The fence of a claim is the time, if it is not higher."""
+
+    def claim(self, ask: ClaimRequest) -> Claimed:
+        before = self._rows.get(ask.key.id)
+        answer = super().claim(ask)
+        after = self._rows.get(ask.key.id)
+        if after is None or after is before or not answer.fence:
+            return answer
+        fence = max(after.fence, self._now() * 1000)
+        self._rows[after.id] = replace(after, fence=fence)
+        return replace(answer, fence=fence)
+
+    def raise_fences(self, ask: RaiseFences) -> Ack:
+        return Ack.OK if self._now() * 1000 > ask.above else Ack.REFUSED
 
 
 class Worker(Actor):
@@ -58,8 +87,9 @@ class World(VirtualWorld):
         super().__init__(plan, say)
         self.plan = plan
         places = (*REGIONS, REGISTER)
+        made = TimedStore if plan.timed else MemoryStore
         self.stores = {
-            name: MemoryStore(now=partial(self._store_now, offset))
+            name: made(now=partial(self._store_now, offset))
             for name, offset in zip(places, plan.offsets, strict=False)
         }
         self.ledger = Ledger(self)
@@ -73,6 +103,8 @@ class World(VirtualWorld):
             for key in range(KEYS)
         }
         self._quiet = False
+        self.damaged: set[tuple[str, bytes]] = set()
+        """Records that cannot be read any more: where, and their ids."""
         self.workers = [Worker(self, number) for number in range(len(plan.rates))]
         self._follower = Actor()
 
@@ -111,8 +143,14 @@ class World(VirtualWorld):
     def apply(self, store: str, request: Any) -> Any:
         held = self.stores[store]
         id_ = getattr(request, "id", b"")
+        if (store, getattr(getattr(request, "row", request), "id", id_)) in self.damaged:
+            return CorruptRecordError("damaged")
         before: Row | None = held._rows.get(id_)
         reply = held.perform(request)
+        if type(reply) is Page:
+            whole = [row for row in reply.rows if (store, row.id) not in self.damaged]
+            others = tuple(row.id.hex() for row in reply.rows if (store, row.id) in self.damaged)
+            return Page(whole, reply.after, others)
         if type(request) is Fail and reply is Ack.OK:
             self.ledger.failed.add((request.id, request.fence))
         after = held._rows.get(id_)
@@ -167,6 +205,9 @@ class World(VirtualWorld):
             self.seen["answer", "no store"] += 1
             if turn < TRIES:  # the same claim again: P2, P10
                 self.after(0.05, worker, self._claim, worker, ask, delivery, turn + 1)
+            return
+        if isinstance(answer, CorruptRecordError):
+            self.seen["answer", "damaged"] += 1
             return
         if isinstance(answer, Exception):
             raise answer
@@ -226,15 +267,16 @@ class World(VirtualWorld):
     def _act(self, kind: str, to: str) -> None:
         epoch = self._serving()
         lease, skew = int(LEASE * 1000), int(SKEW * 1000)
-        move = failover.Move(HOME, to, lease, skew, OVERLAP, self.wall, page=PAGE)
         source = epoch.region
+        move = failover.Move(HOME, to, lease, skew, OVERLAP, self.wall, page=PAGE, source=source)
         flow: Any
         if kind == "fail over":
             flow = failover.fail_over(move, 1e9)
         elif kind == "switch":
             flow = failover.switch(move)
         else:
-            source, move = epoch.source or source, move._replace(to=epoch.region)
+            source = epoch.source or source
+            move = move._replace(to=epoch.region, source=source)
             flow = failover.settle(move, lost=kind == "give up")
             # From now on: an operator who dies may have written it before.
             self.ledger.given_up |= kind == "give up"
@@ -279,6 +321,10 @@ class World(VirtualWorld):
             other = REGIONS[worker.name == "eu"]
             for side in (other, ""):
                 self._cuts[side, worker.name] = until
+        elif kind == "damaged record":
+            where, key = self._serving().region, ALL_KEYS[target]
+            if key.id in self.stores[where]._rows:
+                self.damaged.add((where, key.id))
         else:
             for operator, _ in self._operators:
                 operator.alive = False
@@ -310,7 +356,11 @@ class World(VirtualWorld):
             return
         name = epoch.region
         rows = self.stores[name]._rows
-        left = [n for n, key in enumerate(ALL_KEYS) if not _is_over(rows.get(key.id))]
+        left = [
+            number
+            for number, key in enumerate(ALL_KEYS)
+            if (name, key.id) not in self.damaged and not _is_over(rows.get(key.id))
+        ]
         if not left:
             return
         if turn > 20:
@@ -328,7 +378,8 @@ class World(VirtualWorld):
         other = self.stores[REGIONS[epoch.region == "eu"]]._rows
         for row in self.stores[epoch.region]._rows.values():
             self.seen["end", str(row.state)] += 1
-            self.ledger.learned(row, other.get(row.id), epoch)
+            if not any((name, row.id) in self.damaged for name in REGIONS):
+                self.ledger.learned(row, other.get(row.id), epoch)
         self.ledger.close(rows)
 
 

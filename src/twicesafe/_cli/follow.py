@@ -61,7 +61,8 @@ def follow(
 
     It never replaces a newer record in the target, so it is safe to run during deliveries, in two places at
     once, and again after a crash: it continues after the last complete pass. With --json it prints one line
-    per pass. Exit status 1 if the target refused a record, or the source is in doubt after a failover.
+    per pass. Exit status 1 if a record cannot be read, the target refused one, or the source is in doubt after a
+    failover.
     Example: [cyan]twicesafe follow --from postgresql://eu/shop --to postgresql://us/shop --name eu[/]
     """
     screen = Screen(json)
@@ -70,9 +71,10 @@ def follow(
     report = Copied()
 
     def said() -> str:
+        unread = f", {report.unreadable_count:,} unreadable" if report.unreadable_count else ""
         return (
             f"{counted(report.examined, 'record')} examined, {report.copied:,} copied, {report.newer:,} newer in "
-            f"the target, {report.skipped:,} skipped; {report.took:.1f} s"
+            f"the target, {report.skipped:,} skipped{unread}; {report.took:.1f} s"
         )
 
     def tell(found: Copied | StoreUnavailableError) -> None:
@@ -93,12 +95,19 @@ def follow(
             else:
                 with interruptible(follower.stop):
                     follower.run(every, tell=tell)
-    good = not report.failed_count and not report.in_doubt
+    good = not (report.failed_count or report.unreadable_count or report.in_doubt)
     screen.say(Text("✓", "green") if good else Text("!", "yellow"), said())
     if report.in_doubt:
         raise CommandEnded(
             f"{mask(source)} is in doubt about the keys of {', '.join(report.in_doubt)}: nothing is copied from it "
             "until regions.settle() has ended",
+            NO,
+        )
+    if report.unreadable_count:
+        named = ", ".join(id_[:8] for id_ in report.unreadable[:3])
+        raise CommandEnded(
+            f"{counted(report.unreadable_count, 'record')} ({named}…) cannot be read, and was not copied: damaged, or "
+            "of a newer version; after a failover their keys are in doubt",
             NO,
         )
     if not good:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated, Any, Final
 
 import typer
@@ -11,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import Key, Receiver, Record
+from .._core.operations import page_of
+from .._core.protocol import Browse
+from .._core.searching import Browsing
 from .._values.records import AuditEntry, State
 from .._values.steps import StepState
 from ..archive import Archive
@@ -22,6 +26,7 @@ from .output import (
     Screen,
     ago,
     audit_data,
+    counted,
     record_data,
     shortened,
     state_text,
@@ -89,22 +94,41 @@ def list_keys(
     settings = existing(store, config)
     none = f"no keys found in {mask(settings.url)} (from {settings.source})"
     with opened(settings) as receiver:
+        asked = receiver._asked(which)
         if all_:
-            _list_all(screen, receiver.records(**which), full, none)
+            query = Browsing(asked, None)
+            _list_all(screen, receiver._each(query), query.unreadable, full, none)
             return
         with while_reading(screen):
-            records, more = receiver.records_page(limit=limit, after=after, **which)
+            page = receiver._runtime.run(page_of(Browse(limit, **asked, after=after)))
+            records, more = page.view(), page.after
     if json:
-        screen.data({"records": [record_data(r) for r in records], "after": more})
+        shown = [record_data(record) for record in records]
+        screen.data({"records": shown, "after": more, "unreadable": list(page.unreadable)})
         return
-    _print_rows(screen, records, full, none)
+    if records or not page.unreadable:
+        _print_rows(screen, records, full, none)
+    _print_unreadable(screen, page.unreadable)
     if more:
         screen.say(Text(f"more keys follow: add --after {more}, or --all", "dim"))
 
 
-def _list_all(screen: Screen, records: Iterator[Record], full: bool, none: str) -> None:
+def _print_unreadable(screen: Screen, ids: Collection[str]) -> None:
+    if ids:
+        named = ", ".join(id_[:8] for id_ in islice(ids, 5)) + "…" * (len(ids) > 5)
+        said = f"{counted(len(ids), 'record')} cannot be read ({named}): damaged, or of a newer version"
+        screen.say(Text("!", "yellow"), said)
+
+
+def _list_all(
+    screen: Screen,
+    records: Iterator[Record],
+    unreadable: dict[str, None],
+    full: bool,
+    none: str,
+) -> None:
     if screen.json:
-        screen.stream(records)
+        screen.stream(records, unreadable)
         return
     page: list[Record] = []
     header = True
@@ -113,8 +137,9 @@ def _list_all(screen: Screen, records: Iterator[Record], full: bool, none: str) 
         if len(page) == 100:
             _print_rows(screen, page, full, none, header)
             page, header = [], False
-    if page or header:
+    if page or (header and not unreadable):
         _print_rows(screen, page, full, none, header)
+    _print_unreadable(screen, unreadable)
 
 
 def _print_rows(

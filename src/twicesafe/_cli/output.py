@@ -96,12 +96,15 @@ class Screen:
         """Print the JSON document of this command."""
         print(as_json(document, indent), flush=True)
 
-    def stream(self, records: Iterable[Record]) -> None:
-        """Print a long list as JSON, record by record, without holding all of it in memory."""
+    def stream(self, records: Iterable[Record], unreadable: Iterable[str]) -> None:
+        """Print a long list as JSON, record by record, without holding all of it in memory.
+
+        ``unreadable``: is complete when the records are read.
+        """
         print('{"records": [', end="")
         for number, record in enumerate(records):
             print(f"{',' if number else ''}\n  {as_json(record_data(record), None)}", end="")
-        print('\n], "after": ""}', flush=True)
+        print(f'\n], "after": "", "unreadable": {as_json(list(unreadable), None)}}}', flush=True)
 
     def fault(self, error: dict[str, Any]) -> None:
         print(as_json({"error": error}, None), file=sys.stderr, flush=True)

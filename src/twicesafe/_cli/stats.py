@@ -82,6 +82,7 @@ class StatsReading:
             "store": self.url,
             "total": stats.total,
             "by_state": {state.value: stats.by_state.get(state, 0) for state in State},
+            "unreadable": stats.unreadable,
             "stuck": stats.stuck,
             "expired": stats.expired,
             "oldest_in_progress": None if oldest is None else oldest.isoformat(),
@@ -95,6 +96,8 @@ class StatsReading:
         """What follows the table of states."""
         stats = self.stats
         said = [f"{stats.total:,} keys; {stats.expired:,} past their retention (`sweep`)"]
+        if stats.unreadable:
+            said.append(f"{stats.unreadable:,} cannot be read (`keys list` names them)")
         if stats.oldest_in_progress is not None:
             late = f", {stats.stuck:,} past their lease (taken over at their next delivery)"
             said.append(

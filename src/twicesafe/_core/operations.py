@@ -214,6 +214,7 @@ def reencrypt(
     while True:
         size = REENCRYPTED if limit is None else min(REENCRYPTED, limit - examined)
         page = yield from page_of(Browse(size, after=after))
+        unreadable += [id_[:8] for id_ in page.unreadable if id_[:8] not in unreadable]
         for row in page.rows:
             payloads = [_answer_of(row)]
             if steps and row.state is not State.FORGOTTEN:

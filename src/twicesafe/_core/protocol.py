@@ -396,6 +396,9 @@ class Page(msgspec.Struct, gc=False):
 
     rows: list[Row]
     after: str = ""
+    unreadable: tuple[str, ...] = ()
+    """Ids, in hex, of records that the search met and cannot read: they are damaged, or a newer version wrote
+    them. Another page may name them again."""
 
     def view(self) -> list[Record]:
         """As users see them."""

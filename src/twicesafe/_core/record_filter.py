@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from .._values.records import Row, State
+from ..errors import CorruptRecordError, SchemaVersionError
 from . import lifecycle
 from .protocol import Filter
 
-__all__ = ["matches"]
+__all__ = ["matches", "readable"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def readable(
+    found: Iterable[T], parse: Callable[[T], R], name: Callable[[T], str], others: dict[str, None]
+) -> list[R]:
+    """Those that can be read. The names of the others are added: one damaged record hides no other."""
+    parsed = []
+    for each in found:
+        try:
+            parsed.append(parse(each))
+        except (CorruptRecordError, SchemaVersionError):
+            others[name(each)] = None
+    return parsed
 
 
 def matches(row: Row, ask: Filter, now: int) -> bool:

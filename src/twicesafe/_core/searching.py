@@ -17,7 +17,7 @@ from .._values.settings import Duration, seconds
 from ..errors import UsageError
 from .commands import Flow, PerformMany
 from .operations import bad_cursor, check_limit, page_of
-from .protocol import AuditLog, Browse, Count, Survey
+from .protocol import AuditLog, Browse, Count, Page, Survey
 
 __all__ = [
     "MOST",
@@ -196,14 +196,17 @@ class Browsing:
         self._after = ""
         self._size = PAGE
         self.left = True
+        self.unreadable: dict[str, None] = {}
+        """Ids, in hex, of records that cannot be read."""
 
-    def page(self) -> Flow[tuple[list[Record], str]]:
+    def page(self) -> Flow[Page]:
         size = self._size if self._limit is None else min(self._size, self._limit)
         self._size = min(2 * self._size, LARGEST_PAGE)
-        return browse(self._asked, size, self._after)
+        return page_of(Browse(size, **self._asked, after=self._after))
 
-    def took(self, page: tuple[list[Record], str]) -> list[Record]:
-        records, self._after = page
+    def took(self, page: Page) -> list[Record]:
+        records, self._after = page.view(), page.after
+        self.unreadable |= dict.fromkeys(page.unreadable)
         if self._limit is not None:
             self._limit -= len(records)
         self.left = bool(self._after) and self._limit != 0

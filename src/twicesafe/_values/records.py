@@ -267,11 +267,13 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """When the retention of the oldest of the expired ended."""
     size: int | None = None
     """Bytes of the tables or of the database file; None: the store cannot say."""
+    unreadable: int = 0
+    """Records that cannot be read: they are damaged, or a newer version wrote them. Their handlers do not run."""
 
     @property
     def total(self) -> int:
         """The number of all records."""
-        return sum(self.by_state.values())
+        return sum(self.by_state.values()) + self.unreadable
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stats) and self._counts() == other._counts()
@@ -281,6 +283,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def _counts(self) -> tuple[object, ...]:
         return (
             self.by_state,
+            self.unreadable,
             self.stuck,
             self.expired,
             self.oldest_in_progress,

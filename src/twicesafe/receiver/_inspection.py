@@ -20,7 +20,7 @@ from .._values.clocks import wall_clock
 from .._values.keys import KeyLike
 from .._values.records import AuditEntry, Record, Stats
 from ..stores._base import Finding
-from ._operator_flows import OperatorFlows, about_secret, unswept
+from ._operator_flows import OperatorFlows, about_secret, unread, unswept
 
 if TYPE_CHECKING:
     from .._core.health import Health, Thresholds
@@ -63,7 +63,8 @@ class Inspection(OperatorFlows):
         ``value``: the key's value, in any scope. ``error``: the recorded error starts with this text.
         ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime). ``stuck``: in
         progress, and the lease is over. ``cause``: why the handler was last started again. ``id``: the first
-        hex digits of the key's id. ``limit``: at most this many.
+        hex digits of the key's id. ``limit``: at most this many. Records that cannot be read are left out:
+        `stats` counts them.
         """
         query = searching.Browsing(self._asked(conditions), limit)
         return self._each(query)
@@ -114,6 +115,7 @@ class Inspection(OperatorFlows):
         return [
             *self._runtime.store.doctor(),
             *about_secret(self._runtime.run(problem_with_secret(self._hidden))),
+            *unread(stats),
             *unswept(stats),
             *measured_from(newest.view()).findings(),
         ]
@@ -200,6 +202,7 @@ class AsyncInspection(OperatorFlows):
         return [
             *await self._runtime.store.doctor(),
             *about_secret(await self._runtime.run(problem_with_secret(self._hidden))),
+            *unread(stats),
             *unswept(stats),
             *measured_from(newest.view()).findings(),
         ]

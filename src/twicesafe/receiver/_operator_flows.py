@@ -23,7 +23,7 @@ from ..errors import TwicesafeError
 from ..stores._base import Finding
 from ._base import ReceiverBase
 
-__all__ = ["OperatorFlows", "about_secret", "sampled", "unswept"]
+__all__ = ["OperatorFlows", "about_secret", "sampled", "unread", "unswept"]
 
 
 class OperatorFlows(ReceiverBase):
@@ -144,6 +144,15 @@ def sampled(stats: Stats) -> events.StoreSampled:
     oldest = stats.oldest_expired
     age = 0.0 if oldest is None else max(0.0, wall_clock() / 1000 - oldest.timestamp())
     return events.StoreSampled(stats.by_state, stats.stuck, stats.expired, age, stats.size)
+
+
+def unread(stats: Stats) -> list[Finding]:
+    """A warning if there are records that cannot be read."""
+    if not stats.unreadable:
+        return []
+    what = f"{stats.unreadable:,} of {stats.total:,} records cannot be read, and their keys are refused"
+    remedy = "update twicesafe if a newer version wrote them; `twicesafe keys list` names them"
+    return [Finding("warn", what, remedy)]
 
 
 def unswept(stats: Stats) -> list[Finding]:

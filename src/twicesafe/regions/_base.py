@@ -35,10 +35,12 @@ from ._late_stores import LateStores, usable
 __all__ = [
     "RegionStatus",
     "RegionsBase",
+    "copies_of",
     "count_doubts",
     "lag_of",
     "list_doubts",
     "sent_at_of_uuid7",
+    "status_of",
 ]
 
 S = TypeVar("S", bound=Store | AsyncStore)
@@ -64,6 +66,9 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch
     lags: dict[str, float | None]
     """Seconds that each other region is behind the one that serves; None: unknown."""
+    uncopied: dict[str, int]
+    """Records that each other region lacks, because they cannot be read or were refused there. Their keys would be
+    in doubt after a failover."""
     in_doubt: int
     """Records of the serving region that were in doubt: held, run nevertheless, or found to be done."""
 
@@ -149,7 +154,7 @@ class RegionsBase(Generic[S]):
             raise UsageError("sent_at= returned a time without a time zone", key=key)
         return int(found.timestamp() * 1000)
 
-    def _move(self, home: str, to: str, steps: bool = False) -> Move:
+    def _move(self, home: str, to: str, source: str = "") -> Move:
         lease, skew, overlap = (round(s * 1000) for s in (self._lease, self._skew, self._overlap))
         key = self._epoch_key(home)
         return Move(
@@ -159,8 +164,9 @@ class RegionsBase(Generic[S]):
             skew,
             overlap,
             wall_clock,
-            steps,
+            bool(source) and self._stores[source].capabilities.steps,
             ours=lambda found: self._home(found) == home,
+            source=source,
         )
 
     def _create(self) -> RegionFlow[list[Epoch]]:
@@ -176,9 +182,26 @@ class RegionsBase(Generic[S]):
         return found
 
 
-def lag_of(region: str, now: Callable[[], int] = wall_clock) -> RegionFlow[float | None]:
+def lag_of(region: str) -> RegionFlow[float | None]:
+    return (yield from copies_of(region))[0]
+
+
+def copies_of(region: str) -> RegionFlow[tuple[float | None, int]]:
+    """The lag of the copies, and how many records are missing among them."""
     progress, _ = yield from progress_of(region)
-    return progress.lag(now())
+    return progress.lag(wall_clock()), len(progress.left)
+
+
+def status_of(
+    home: str, epoch: Epoch, copies: dict[str, tuple[float | None, int]], doubts: int
+) -> RegionStatus:
+    return RegionStatus(
+        home=home,
+        epoch=epoch,
+        lags={other: lag for other, (lag, _) in copies.items()},
+        uncopied={other: number for other, (_, number) in copies.items()},
+        in_doubt=doubts,
+    )
 
 
 def count_doubts() -> RegionFlow[int]:

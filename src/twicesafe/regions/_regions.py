@@ -30,9 +30,10 @@ from ..stores._urls import open_async_store
 from ._base import (
     RegionsBase,
     RegionStatus,
+    copies_of,
     count_doubts,
-    lag_of,
     list_doubts,
+    status_of,
 )
 from ._follower import AsyncFollower, Follower
 from ._late_stores import LateStores, opened
@@ -99,9 +100,8 @@ class Regions(RegionsBase[Store]):
         No region starts work for `lease` + `skew` seconds and one pass of copying. Also the way back
         after a failover, once it is settled.
         """
-        epoch = self._current(home)
-        steps = self._stores[epoch.region].capabilities.steps
-        return perform(switch(self._move(home, to, steps)), self._places(epoch.region, to))
+        source = self._current(home).region
+        return perform(switch(self._move(home, to, source)), self._places(source, to))
 
     def settle(self, home: str, *, lost: bool = False) -> Copied:
         """Copy what the old region did before the failover, and end the doubt.
@@ -111,8 +111,7 @@ class Regions(RegionsBase[Store]):
         """
         epoch = self._current(home)
         source = epoch.region if lost or not epoch.source else epoch.source
-        steps = self._stores[source].capabilities.steps
-        move = self._move(home, epoch.region, steps)
+        move = self._move(home, epoch.region, source)
         return perform(settle(move, lost), self._places(source, epoch.region))
 
     def status(self) -> list[RegionStatus]:
@@ -121,17 +120,17 @@ class Regions(RegionsBase[Store]):
         found = []
         for home, epoch in perform(self._epochs(), {REGISTER: self._register}).items():
             others = [other for other in self._stores if other != epoch.region]
-            lags = {other: self._lag(epoch.region, other) for other in others}
+            copies = {other: self._copies(epoch.region, other) for other in others}
             here = {HERE: self._stores[epoch.region]}
             doubts = perform(count_doubts(), here) if epoch.cut else 0
-            found.append(RegionStatus(home=home, epoch=epoch, lags=lags, in_doubt=doubts))
+            found.append(status_of(home, epoch, copies, doubts))
         return found
 
-    def _lag(self, region: str, other: str) -> float | None:
+    def _copies(self, region: str, other: str) -> tuple[float | None, int]:
         try:
-            return perform(lag_of(region), {TARGET: self._stores[other]})
+            return perform(copies_of(region), {TARGET: self._stores[other]})
         except StoreUnavailableError:
-            return None
+            return None, 0
 
     def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
         """The records of this region that were in doubt, newest first."""
@@ -195,10 +194,9 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         No region starts work for `lease` + `skew` seconds and one pass of copying. Also the way back
         after a failover, once it is settled.
         """
-        epoch = await self._current(home)
-        steps = self._stores[epoch.region].capabilities.steps
-        move = self._move(home, to, steps)
-        return await perform_async(switch(move), self._places(epoch.region, to))
+        source = (await self._current(home)).region
+        move = self._move(home, to, source)
+        return await perform_async(switch(move), self._places(source, to))
 
     async def settle(self, home: str, *, lost: bool = False) -> Copied:
         """Copy what the old region did before the failover, and end the doubt.
@@ -208,8 +206,7 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         """
         epoch = await self._current(home)
         source = epoch.region if lost or not epoch.source else epoch.source
-        steps = self._stores[source].capabilities.steps
-        move = self._move(home, epoch.region, steps)
+        move = self._move(home, epoch.region, source)
         return await perform_async(settle(move, lost), self._places(source, epoch.region))
 
     async def status(self) -> list[RegionStatus]:
@@ -219,17 +216,17 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         epochs = await perform_async(self._epochs(), {REGISTER: self._register})
         for home, epoch in epochs.items():
             others = [other for other in self._stores if other != epoch.region]
-            lags = {other: await self._lag(epoch.region, other) for other in others}
+            copies = {other: await self._copies(epoch.region, other) for other in others}
             here = {HERE: self._stores[epoch.region]}
             doubts = await perform_async(count_doubts(), here) if epoch.cut else 0
-            found.append(RegionStatus(home=home, epoch=epoch, lags=lags, in_doubt=doubts))
+            found.append(status_of(home, epoch, copies, doubts))
         return found
 
-    async def _lag(self, region: str, other: str) -> float | None:
+    async def _copies(self, region: str, other: str) -> tuple[float | None, int]:
         try:
-            return await perform_async(lag_of(region), {TARGET: self._stores[other]})
+            return await perform_async(copies_of(region), {TARGET: self._stores[other]})
         except StoreUnavailableError:
-            return None
+            return None, 0
 
     async def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
         """The records of this region that were in doubt, newest first."""

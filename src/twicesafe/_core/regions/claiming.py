@@ -165,7 +165,7 @@ def claim(region: Region, ask: ClaimRequest) -> RegionFlow[Claimed]:
     doubtful = False
     if epoch.cut and _is_old(region, epoch, ask.key):
         row: Row | None = yield On(HERE, Read(ask.key.id))
-        doubtful = _in_doubt(epoch, row) or region.doubts(ask.owner, epoch, row)
+        doubtful = _in_doubt(epoch, ask.key, row) or region.doubts(ask.owner, epoch, row)
         if row is not None and doubtful:
             _keep(region.doubted, ask.owner, epoch.number)
         elif row is not None and _was_in_doubt(row):
@@ -203,18 +203,18 @@ def _is_old(region: Region, epoch: Epoch, key: Key) -> bool:
     return sent is None or sent < epoch.cut
 
 
-def _in_doubt(epoch: Epoch, row: Row | None) -> bool:
+def _in_doubt(epoch: Epoch, key: Key, row: Row | None) -> bool:
     """Whether the old region may have done more than this record says, and this epoch has not decided."""
     if row is None:
-        return epoch.doubt
+        return epoch.lacks(key)
     if is_decided(epoch, row):
         return False
     if row.error.startswith(mark(epoch, UNDECIDED)):
         return row.cause is not Cause.OPERATOR
     if row.state is State.IN_PROGRESS:
         # A claim of this epoch that was not decided about is in doubt as before: its worker died.
-        return epoch.doubt or row.fence <= epoch.base
-    return row.state is State.RELEASED and epoch.doubt
+        return epoch.lacks(key) or row.fence <= epoch.base
+    return row.state is State.RELEASED and epoch.lacks(key)
 
 
 def _took_over(answer: Claimed) -> bool:

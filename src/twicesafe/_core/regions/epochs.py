@@ -85,6 +85,12 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """The same by the clock of that region's store."""
     doubt: bool = False
     """What that region did between `copied_until` and `cut` is not known here."""
+    uncopied: tuple[str, ...] = ()
+    """Ids, in hex, of records of older epochs that could not be read: their keys stay in doubt."""
+
+    def lacks(self, key: Key) -> bool:
+        """Whether this region may lack a record of this key, or its last state."""
+        return self.doubt or (bool(self.uncopied) and key.id.hex().startswith(self.uncopied))
 
 
 def key_of(name: str, home: str) -> Key:

@@ -19,7 +19,7 @@ from ..._values.keys import Key
 from ...errors import ConfigurationError, StoreError, UsageError
 from ..protocol import Ack, RaiseFences
 from .epochs import TARGET, Epoch, On, RegionFlow, change, look
-from .following import PAGE, Copied, follow, progress_of
+from .following import LEFT, PAGE, Copied, Progress, follow, progress_of
 from .pausing import pause, resume
 from .settling import Settling
 
@@ -49,6 +49,8 @@ class Move(NamedTuple):
     """Records that are read at once."""
     ours: Callable[[Key], bool] = lambda _: True
     """Whether a key has this home. The stores have the keys of others, too."""
+    source: str = ""
+    """The region that is copied from. Its store was chosen before the register was asked again."""
 
 
 def current(key: Key) -> RegionFlow[tuple[Epoch, bytes]]:
@@ -88,9 +90,7 @@ def fail_over(move: Move, max_lag: float) -> RegionFlow[Epoch]:
     cut = move.now() + move.lease + move.skew
     yield from pause(TARGET, move.key, epoch.number + 1, move.now())
     return (
-        yield from _opened(
-            move, epoch, document, cut, before.until, copied_high=before.high, doubt=True
-        )
+        yield from _opened(move, epoch, document, cut, before, copied_high=before.high, doubt=True)
     )
 
 
@@ -98,6 +98,7 @@ def switch(move: Move) -> RegionFlow[Epoch]:
     epoch, document = yield from look_or_reopen(move)
     if epoch.region == move.to:
         return epoch
+    _refuse_moved(move, epoch.region)
     yield from _copied(move, epoch)  # most of it, while the old region works
     document = yield from _closed(move, epoch, document)
     cut = move.now() + move.lease + move.skew
@@ -111,7 +112,7 @@ def switch(move: Move) -> RegionFlow[Epoch]:
         yield from change(move.key, document, closed=False)
         raise
     yield from resume(TARGET, move.key, epoch.number + 1, move.now())
-    return (yield from _opened(move, epoch, document, cut, rest.until))
+    return (yield from _opened(move, epoch, document, cut, rest, uncopied=_uncopied(epoch, rest)))
 
 
 def look_or_reopen(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
@@ -125,11 +126,9 @@ def look_or_reopen(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
 def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
     """`lost`: the records of the old region are gone, so nothing will be learned."""
     epoch, document = yield from current(move.key)
+    _refuse_moved(move, epoch.source if epoch.doubt and not lost else move.source)
     if epoch.closed or epoch.region != move.to:
-        raise UsageError(
-            f"the keys of {move.key.value!r} moved meanwhile; look at regions.status()",
-            key=move.key,
-        )
+        raise _moved(move)
     found = Copied()
     if epoch.doubt and not lost:
         yield from _until(move, epoch.cut)  # what the old region starts is in its store by then
@@ -145,8 +144,23 @@ def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
         _refuse_failed(move, found)
     yield from resume(TARGET, move.key, epoch.number, move.now())
     if epoch.doubt:
-        yield from change(move.key, document, doubt=False)
+        uncopied = () if lost else _uncopied(epoch, found)
+        yield from change(move.key, document, doubt=False, uncopied=uncopied)
     return found
+
+
+def _refuse_moved(move: Move, source: str) -> None:
+    """Another operator was faster: what would be copied now is of the wrong region."""
+    if source != move.source:
+        raise _moved(move)
+
+
+def _moved(move: Move) -> UsageError:
+    return UsageError(
+        f"the keys of {move.key.value!r} moved meanwhile; nothing was changed; look at regions.status(), then "
+        "decide again",
+        key=move.key,
+    )
 
 
 def _checked(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
@@ -173,7 +187,7 @@ def _closed(move: Move, epoch: Epoch, document: bytes) -> RegionFlow[bytes]:
 
 
 def _opened(
-    move: Move, epoch: Epoch, document: bytes, cut: int, until: int, **more: Any
+    move: Move, epoch: Epoch, document: bytes, cut: int, copies: Copied | Progress, **more: Any
 ) -> RegionFlow[Epoch]:
     # Fences that are times are below `cut` in the old region, and above it here once it has passed.
     base = max(cut * 1000, epoch.base + 1)
@@ -195,7 +209,7 @@ def _opened(
         cut=cut,
         base=base,
         source=epoch.region,
-        copied_until=until,
+        copied_until=copies.until,
         **more,
     )
     return opened
@@ -215,7 +229,18 @@ def _copied(move: Move, epoch: Epoch, settling: Settling | None = None) -> Regio
     return found
 
 
+def _uncopied(epoch: Epoch, found: Copied) -> tuple[str, ...]:
+    """What an older region could not tell is not known to the next one either."""
+    return tuple({**dict.fromkeys(epoch.uncopied), **dict.fromkeys(found.unreadable)})
+
+
 def _refuse_failed(move: Move, found: Copied) -> None:
+    if found.unreadable_count > LEFT:
+        raise UsageError(
+            f"{found.unreadable_count} records cannot be read ({', '.join(found.unreadable[:3])}…); nothing was "
+            "changed; if a newer version wrote them, update twicesafe here, then repeat this",
+            key=move.key,
+        )
     if found.failed_count:
         raise UsageError(
             f"{found.failed_count} records could not be copied to {move.to!r} ({', '.join(found.failed[:3])}…); "

@@ -10,13 +10,14 @@ How far a pass came is a document in the *target*, which is what is left when th
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from ..._values.keys import Key
 from ..._values.records import Row, State
-from ...errors import CorruptRecordError, StoreUnavailableError
+from ...errors import CorruptRecordError, SchemaVersionError, StoreUnavailableError
 from ..durable.run_requests import LoadRun
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
 from .epochs import OWN_SCOPES, SOURCE, TARGET, On, RegionFlow, put_document
@@ -38,6 +39,9 @@ PAGE: Final = 200
 NAMED: Final = 20
 """Keys of problems that a report names."""
 
+LEFT: Final = 1_000
+"""Records that a follower may leave behind. A pass that leaves more is not counted, and the lag grows."""
+
 AHEAD: Final = 5_000
 """Milliseconds that the clock of a follower may be ahead of the one that reads its progress."""
 
@@ -50,6 +54,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     until: int = 0
     """Everything that the source recorded before this was copied (ms since 1970, the follower's clock)."""
     passes: int = 0
+    left: tuple[str, ...] = ()
+    """But for these: ids, in hex, of records that could not be read, or that the target refused. Every pass tries
+    them again."""
 
     def lag(self, now: int) -> float | None:
         """Seconds; None: unknown. No pass has ended, or the clocks of follower and reader differ too much."""
@@ -81,6 +88,10 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[str, ...] = ()
     """Keys (in short form) that the target refused. At most 20 are named."""
     failed_count: int = 0
+    unreadable: tuple[str, ...] = ()
+    """Ids, in hex, of records that cannot be read: they are damaged, or a newer version wrote them. They were not
+    copied. At most 1,000 are named."""
+    unreadable_count: int = 0
     until: int = 0
     """As in the progress."""
     took: float = 0.0
@@ -112,7 +123,10 @@ class _Pass:
     def __init__(self) -> None:
         self.examined = self.copied = self.newer = self.learned = self.skipped = self.high = 0
         self.twice: list[str] = []
-        self.failed: list[str] = []
+        self.failed: dict[str, None] = {}
+        self.unreadable: dict[str, None] = {}
+        self.again: dict[bytes, Row] = {}
+        """Records that an earlier pass could not copy, and that were copied now."""
 
     def report(self, until: int, took: float) -> Copied:
         return Copied(
@@ -123,8 +137,10 @@ class _Pass:
             twice=tuple(self.twice[:NAMED]),
             twice_count=len(self.twice),
             skipped=self.skipped,
-            failed=tuple(self.failed[:NAMED]),
+            failed=tuple(id_[:8] for id_ in islice(self.failed, NAMED)),
             failed_count=len(self.failed),
+            unreadable=tuple(islice(self.unreadable, LEFT)),
+            unreadable_count=len(self.unreadable),
             until=until,
             took=took,
         )
@@ -150,41 +166,79 @@ def follow(
     high = before.high if settling is None or settling.high is None else settling.high
     since = high - overlap if high else None
     seen = _Pass()
-    after = ""
+    left, after = before.left, ""
     while True:
-        found: Page = yield On(SOURCE, Browse(page, changed_after=since, after=after))
+        if left:
+            found: Page = yield from _read_again(left)
+        else:
+            found = yield On(SOURCE, Browse(page, changed_after=since, after=after))
         # After the page was read: a record of an epoch in doubt is younger than the document that says so.
         if not moving and (in_doubt := (yield from homes_in_doubt(SOURCE))):
             report = seen.report(before.until, (now() - began) / 1000)
             return msgspec.structs.replace(report, in_doubt=in_doubt)
-        rows = []
-        for row in found.rows:
-            seen.high = max(seen.high, row.changed_at)
-            if row.scope[:1] and row.scope[0] in OWN_SCOPES:
-                continue
-            seen.examined += 1
-            copy = yield from _copyable(row, steps)
-            if copy is None:
-                seen.skipped += 1
-            else:
-                rows.append(copy)
-        answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
-        for row, answer in zip(rows, answers, strict=True):
-            yield from _count(seen, row, answer, settling)
+        yield from _copy(seen, found, steps, settling)
+        if left:
+            seen.again = {row.id: row for row in found.rows}
         if tell is not None:
             tell(seen.examined)
         after = found.after
-        if not after:
+        if not left and not after:
             break
+        left = ()
     if settling is not None:
         yield from learn(seen, settling, page)
     # What changed after the pass began may be newer than a record that the pass did not see. It reads on while
     # the source works.
     high = max(before.high, min(seen.high, began))
-    done = Progress(high=high, until=began, passes=before.passes + 1)
-    if not seen.failed:
+    left = tuple({**seen.unreadable, **seen.failed})
+    done = Progress(high=high, until=began, passes=before.passes + 1, left=left)
+    if len(left) > LEFT:
+        done = before
+    else:
         yield from _save(source, document, done)
-    return seen.report(began if not seen.failed else before.until, (now() - began) / 1000)
+    return seen.report(done.until, (now() - began) / 1000)
+
+
+def _copy(seen: _Pass, found: Page, steps: bool, settling: Settling | None) -> RegionFlow[None]:
+    seen.unreadable |= dict.fromkeys(found.unreadable)
+    rows = []
+    for row in found.rows:
+        seen.high = max(seen.high, row.changed_at)
+        if row.scope[:1] and row.scope[0] in OWN_SCOPES:
+            continue
+        if seen.again.get(row.id) == row:
+            continue
+        seen.examined += 1
+        try:
+            copy = yield from _copyable(row, steps)
+        except CorruptRecordError:  # its run
+            seen.unreadable[row.id.hex()] = None
+            continue
+        if copy is None:
+            seen.skipped += 1
+        else:
+            rows.append(copy)
+    answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
+    for row, answer in zip(rows, answers, strict=True):
+        yield from _count(seen, row, answer, settling)
+
+
+def _read_again(left: tuple[str, ...]) -> RegionFlow[Page]:
+    """What earlier passes could not copy. A record that is gone, is left out."""
+    page = Page([])
+    if not left:
+        return page
+    answers = yield On(SOURCE, [Read(bytes.fromhex(id_)) for id_ in left])
+    for id_, row in zip(left, answers, strict=True):
+        if isinstance(row, CorruptRecordError | SchemaVersionError):
+            page.unreadable += (id_,)
+        elif isinstance(row, Exception):
+            raise row
+        elif row is not None:
+            if len(row.id) < 32 and row.value:  # the source keeps half of it
+                row.id = Key(row.value, row.scope, absolute=True).id
+            page.rows.append(row)
+    return page
 
 
 def _copyable(row: Row, steps: bool) -> RegionFlow[Row | None]:
@@ -202,8 +256,12 @@ def _copyable(row: Row, steps: bool) -> RegionFlow[Row | None]:
 def _count(seen: _Pass, row: Row, answer: Any, settling: Settling | None) -> RegionFlow[None]:
     if isinstance(answer, StoreUnavailableError):
         raise answer
-    if isinstance(answer, Exception):
-        seen.failed.append(row.id[:4].hex())
+    if isinstance(answer, CorruptRecordError | SchemaVersionError):
+        seen.unreadable[row.id.hex()] = (
+            None  # the target has a record of this key, and cannot read it
+        )
+    elif isinstance(answer, Exception):
+        seen.failed[row.id.hex()] = None
     elif answer is Ack.OK:
         seen.copied += 1
     elif settling is None or not settling.concerns(row):

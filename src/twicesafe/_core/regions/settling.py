@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ..._values.keys import Key
 from ..._values.records import Row, State
+from ...errors import CorruptRecordError, SchemaVersionError
 from ..protocol import Ack, Adopt, Browse, Page, Read
 from .claiming import DOUBT, HELD, PROBED, RAN, UNDECIDED, is_decided, mark
 from .epochs import SOURCE, TARGET, Epoch, On, RegionFlow
@@ -48,6 +49,7 @@ class Settled(Protocol):
     newer: int
     learned: int
     twice: list[str]
+    unreadable: dict[str, None]
 
 
 def settle_row(seen: Settled, row: Row, epoch: Epoch) -> RegionFlow[None]:
@@ -109,7 +111,11 @@ def learn(seen: Settled, settling: Settling, page: int) -> RegionFlow[None]:
         ask = Browse(page, states=OPEN, error=DOUBT, after=after)
         found: Page = yield On(TARGET, ask)
         for here in found.rows:
-            row: Row | None = yield On(SOURCE, Read(here.id))
+            try:
+                row: Row | None = yield On(SOURCE, Read(here.id))
+            except (CorruptRecordError, SchemaVersionError):
+                seen.unreadable[here.id.hex()] = None  # so it stays in doubt
+                continue
             if row is not None and row.state in ANSWERED and settling.concerns(row):
                 yield from settle_row(seen, row, settling.epoch)
         after = found.after

@@ -181,9 +181,13 @@ def refused_by(reply: Any) -> WriteRefused | None:
     return WriteRefused(None if reply.item is None else item_of(reply.item))
 
 
+def id_of(found: Attributes) -> str:
+    """In hex; the table's key is always there."""
+    return bytes(found.get("id", {}).get("B", b"")).hex()
+
+
 def _short(found: Attributes) -> str:
-    id_ = found.get("id", {}).get("B", b"")
-    return bytes(id_)[:4].hex() or "?"
+    return id_of(found)[:8] or "?"
 
 
 # --- calls -----------------------------------------------------------------------------------

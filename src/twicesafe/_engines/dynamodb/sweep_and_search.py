@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from ..._core import lifecycle
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey, Sweep
-from ..._core.record_filter import matches
+from ..._core.record_filter import matches, readable
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...stores._base import Program
 from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
-from .items import Attributes, BotoCall, ConditionFailed, delete, get, item_of, names_of
+from .items import Attributes, BotoCall, ConditionFailed, delete, get, id_of, item_of, names_of
 
 __all__ = ["SweepAndSearch"]
 
@@ -43,7 +43,7 @@ class SweepAndSearch(VersionedPrograms):
         if ask.after:
             more["ExclusiveStartKey"] = {"id": {"B": bytes.fromhex(ask.after)}}
         reply = yield _scan(SHOWN, ["#expires_at <= :now"], {":now": _number(now)}, more)
-        items = [item_of(found) for found in reply["Items"]]
+        items = readable(reply["Items"], item_of, id_of, {})
         due = [item for item in items if _removable(item.row, now)]
         gone = due[: ask.most]
         replies = (yield [delete(item) for item in gone]) if gone else []
@@ -71,6 +71,7 @@ class SweepAndSearch(VersionedPrograms):
                     oldest = row.changed_at if oldest is None else min(oldest, row.changed_at)
         return Stats(
             by_state=by_state,
+            unreadable=len(scan.unreadable),
             stuck=stuck,
             expired=0,
             oldest_in_progress=None if oldest is None else moment(oldest),
@@ -97,15 +98,17 @@ class SweepAndSearch(VersionedPrograms):
             newest = heapq.nlargest(ask.limit + 1, [*newest, *placed], key=lambda each: each[0])
         page = [row for _, row in newest[: ask.limit]]
         after = f"{page[-1].created_at}.{page[-1].id.hex()}" if len(newest) > ask.limit else ""
-        return Page((yield from self._whole(page)), after)
+        whole = yield from self._whole(page, scan.unreadable)
+        return Page(whole, after, tuple(scan.unreadable))
 
-    def _whole(self, page: list[Row]) -> Program[list[Row]]:
+    def _whole(self, page: list[Row], unreadable: dict[str, None]) -> Program[list[Row]]:
         """The rows with their results, read one by one; those that ended meanwhile stay as they were."""
         replies = (yield [get(row.id) for row in page]) if page else []
-        found = [item_of(reply["Item"]).row if "Item" in reply else None for reply in replies]
+        items = [reply["Item"] for reply in replies if "Item" in reply]
+        found = {item.row.id: item.row for item in readable(items, item_of, id_of, unreadable)}
+        whole = [(row, found.get(row.id, row)) for row in page if row.id.hex() not in unreadable]
         return [
-            new if new is not None and new.fence == row.fence and new.state is row.state else row
-            for row, new in zip(page, found, strict=True)
+            new if new.fence == row.fence and new.state is row.state else row for row, new in whole
         ]
 
     # -- the audit log ------------------------------------------------------------------------------
@@ -134,6 +137,7 @@ class _Pages:
         self._ask = (shown, where, values)
         self._more: Attributes = {"ConsistentRead": True}
         self._ended = False
+        self.unreadable: dict[str, None] = {}
 
     def next(self) -> Program[list[Versioned] | None]:
         """The items of the next page; None: that was all."""
@@ -143,7 +147,7 @@ class _Pages:
         last = reply.get("LastEvaluatedKey")
         self._ended = not last
         self._more = self._more | {"ExclusiveStartKey": last}
-        return [item_of(found) for found in reply["Items"]]
+        return readable(reply["Items"], item_of, id_of, self.unreadable)
 
 
 def _scan(shown: Sequence[str], where: list[str], values: Attributes, more: Attributes) -> BotoCall:

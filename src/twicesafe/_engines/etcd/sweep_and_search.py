@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from ..._core.protocol import AuditLog, Browse, Count, Filter, History, Page, Survey, Sweep
-from ..._core.record_filter import matches
+from ..._core.record_filter import matches, readable
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...stores._base import Program
 from .messages import CREATE, EQUAL, message
-from .record_layout import Keys, SeenRecord, act_of, effective, result_missing, row_of
+from .record_layout import Keys, SeenRecord, act_of, effective, row_of
 from .routing import EtcdCall
 
 __all__ = ["SweepAndSearch"]
@@ -51,9 +52,9 @@ class SweepAndSearch:
             ]
             newest = heapq.nlargest(ask.limit + 1, newest, key=itemgetter(0))
         page = [seen for _, seen in newest[: ask.limit]]
-        yield from self._fetch_results(page, scan.revision)
+        rows = yield from self._whole(page, scan)
         after = str(newest[ask.limit - 1][0]) if len(newest) > ask.limit else ""
-        return Page([seen.row for seen in page if seen.row is not None], after)
+        return Page(rows, after, tuple(scan.unreadable))
 
     def count(self, ask: Count) -> Program[int]:
         scan = _Scan(self.keys, ask.digits)
@@ -79,21 +80,28 @@ class SweepAndSearch:
                     stuck += matches(row, late, now)
         return Stats(
             by_state=by_state,
+            unreadable=len(scan.unreadable),
             stuck=stuck,
             expired=0,  # expired records are not counted: they disappear by themselves
             oldest_in_progress=moment(min(running)) if running else None,
         )
 
-    def _fetch_results(self, page: list[SeenRecord], revision: int) -> Program[None]:
-        for seen in page:
-            if seen.apart and seen.row is not None:
-                _, _, value = self.keys.of(seen.row.id)
+    def _whole(self, page: list[SeenRecord], scan: _Scan) -> Program[list[Row]]:
+        """The rows with their results. One whose result is missing cannot be read."""
+        rows = []
+        for row, apart in ((seen.row, seen.apart) for seen in page):
+            assert row is not None
+            if apart:
+                _, _, value = self.keys.of(row.id)
                 reply = yield EtcdCall(
-                    "Range", message("RangeRequest")(key=value, revision=revision)
+                    "Range", message("RangeRequest")(key=value, revision=scan.revision)
                 )
                 if not reply.kvs:
-                    raise result_missing(seen.row.id)
-                seen.row.result = reply.kvs[0].value
+                    scan.unreadable[row.id.hex()] = None
+                    continue
+                row.result = reply.kvs[0].value
+            rows.append(row)
+        return rows
 
     # -- the audit trail ------------------------------------------------------------------------
 
@@ -110,8 +118,7 @@ class SweepAndSearch:
         for entry in reversed(recent[-ask.limit :]):
             record, _, _ = self.keys.of(entry.id)
             reply = yield EtcdCall("Range", message("RangeRequest")(key=record))
-            if reply.kvs:
-                row, _ = row_of(entry.id, reply.kvs[0])
+            for row, _ in readable(reply.kvs, partial(row_of, entry.id), _name_of, {}):
                 entry = replace(entry, id=row.id, scope=row.scope, value=row.value)  # noqa: PLW2901
             shown.append(entry)
         return shown
@@ -201,6 +208,7 @@ class _Scan:
             keys.records, keys.records + only, end=keys.records + only + b"\xff"
         )
         self._alive: dict[bytes, int] | None = None
+        self.unreadable: dict[str, None] = {}
 
     @property
     def revision(self) -> int:
@@ -212,14 +220,13 @@ class _Scan:
             return None
         if self._alive is None:
             self._alive = yield from self._read_alive()
-        found = []
-        for kv in kvs:
-            row, apart = row_of(_id_of(kv.key, self._keys.records), kv)
-            alive = self._alive.get(row.id[:16], 0)
-            found.append(
-                (kv.create_revision, SeenRecord(row, kv.mod_revision, kv.lease, alive, apart))
-            )
-        return found
+        return readable(kvs, self._seen, _name_of, self.unreadable)
+
+    def _seen(self, kv: Any) -> tuple[int, SeenRecord]:
+        assert self._alive is not None
+        row, apart = row_of(_id_of(kv.key, self._keys.records), kv)
+        alive = self._alive.get(row.id[:16], 0)
+        return kv.create_revision, SeenRecord(row, kv.mod_revision, kv.lease, alive, apart)
 
     def _read_alive(self) -> Program[dict[bytes, int]]:
         """There are as many as claims and back-offs last at this moment."""
@@ -235,6 +242,11 @@ def _judged(seen: SeenRecord, now: int) -> Row:
     row = effective(seen, now)
     assert row is not None
     return row
+
+
+def _name_of(kv: Any) -> str:
+    """The key of a record ends with half of its id."""
+    return bytes(kv.key[-32:]).decode()
 
 
 def _id_of(key: bytes, prefix: bytes) -> bytes:

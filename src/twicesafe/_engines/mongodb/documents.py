@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from msgspec import Struct, ValidationError, convert
 
+from ..._core.protocol import ClaimRequest
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError, StoreError
 from ..versioned.record import (
@@ -86,6 +87,10 @@ class Write(NamedTuple):
     kind: str
     arguments: tuple[Any, ...]
     options: Mapping[str, Any] = _NONE
+
+
+_UPSERT: Final[Mapping[str, Any]] = MappingProxyType({"upsert": True})
+_RUNNING: Final = State.IN_PROGRESS.value
 
 
 # --- fields ----------------------------------------------------------------------------------
@@ -231,7 +236,28 @@ def find(where: Document, **options: Any) -> DriverCall:
 def upsert(record: Versioned) -> DriverCall:
     """Write it if there is no document; the reply is the one that was there, or None."""
     where, change = _inserted(record)
-    return DriverCall("find_one_and_update", (where, change), {"upsert": True})
+    return DriverCall("find_one_and_update", (where, change), _UPSERT)
+
+
+def insert_claim(ask: ClaimRequest, now: int) -> DriverCall:
+    """`upsert` of the record of a claim that finds none, without that record: most repeats need no other."""
+    key = ask.key
+    body: Document = {"scope": [_text(part) for part in key.scope]} if key.scope else {}
+    body |= {
+        "value": _text(key.value),
+        "state": _RUNNING,
+        "fence": now * 1000,
+        "owner": bytes(ask.owner),
+        "lease_until": _whole(now + ask.lease),
+        "created_at": now,
+        "changed_at": now,
+    }
+    if ask.hold:
+        body["hold"] = True
+    if ask.fingerprint is not None:
+        body["fingerprint"] = bytes(ask.fingerprint)
+    change = {"$setOnInsert": body}
+    return DriverCall("find_one_and_update", ({"_id": key.id.hex()}, change), _UPSERT)
 
 
 def replace(record: Versioned, before: Versioned) -> DriverCall:

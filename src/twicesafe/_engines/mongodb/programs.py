@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..._core.protocol import Ack, Request
+from ..._core.protocol import Ack, Claimed, ClaimRequest, Request
 from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from ...stores._batching import error_for_each
@@ -26,6 +26,7 @@ from .documents import (
     change_of,
     find,
     get,
+    insert_claim,
     insert_of,
     record_of,
     replace,
@@ -51,6 +52,21 @@ class MongodbPrograms(SweepAndSearch):
     def _in_time(self, program: Program[Any]) -> Program[Any]:
         yield from ask_time(self.clock)
         return (yield from program)
+
+    def claim(self, ask: ClaimRequest) -> Program[Claimed]:
+        """As `settle` for a key without a record. A repeat, which finds one, pays for no row of its own."""
+        now = self.clock.now()
+        found = yield insert_claim(ask, now)
+        if found is None:
+            answer, after = self.decide(ask, None, now)
+            assert after is not None, "a claim of a new key is always won"
+            self.wrote(after)
+            return answer  # type: ignore[no-any-return]
+        record = (yield from self.load(ask.id)) if found is DUPLICATE else record_of(found)
+        answer, after = self.decide(ask, record)
+        if after is None:
+            return answer  # type: ignore[no-any-return]
+        return (yield from self.settle(ask, record))  # type: ignore[no-any-return]
 
     def load(self, id_: bytes) -> Program[Versioned | None]:
         found = yield get(id_)

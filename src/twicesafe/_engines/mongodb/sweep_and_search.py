@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from ..._core import lifecycle
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey, Sweep
-from ..._core.record_filter import matches
+from ..._core.record_filter import matches, readable
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
-from ...errors import CorruptRecordError
 from ...stores._base import Program
 from ..versioned.deciding import VersionedPrograms
 from ..versioned.record import Versioned, entries_of
@@ -28,6 +27,7 @@ __all__ = ["SweepAndSearch"]
 PAGE: Final = 500
 """Documents that are read at once."""
 
+_STATES: Final = frozenset(State)
 _LEAN: Final = {"result": 0, "audit": 0}
 _NEWEST: Final = [("created_at", -1), ("_id", -1)]
 _BY_ID: Final = [("_id", 1)]
@@ -44,7 +44,7 @@ class SweepAndSearch(VersionedPrograms):
         limit = max(1, ask.limit)
         where: Document = {"_id": {"$gt": ask.after}} if ask.after else {}
         found = yield find(where, projection=_LEAN, sort=_BY_ID, limit=limit)
-        records = [record_of(each) for each in found]
+        records = readable(found, record_of, _id_of, {})
         due = [record for record in records if _removable(record.row, now)]
         gone = due[: ask.most]
         removed = 0
@@ -66,10 +66,15 @@ class SweepAndSearch(VersionedPrograms):
         running = State.IN_PROGRESS.value
         stuck = {"state": running, "lease_until": {"$lte": now}}
         oldest = yield find(
-            {"state": running}, projection={"changed_at": 1}, sort=[("changed_at", 1)], limit=1
+            {"state": running, "changed_at": {"$gt": 0}},
+            projection={"changed_at": 1},
+            sort=[("changed_at", 1)],
+            limit=1,
         )
+        known = {each["_id"]: each["count"] for each in groups if str(each["_id"]) in _STATES}
         return Stats(
-            by_state={_state_of(each): each["count"] for each in groups},
+            by_state={State(name): count for name, count in known.items()},
+            unreadable=sum(each["count"] for each in groups) - sum(known.values()),
             stuck=(yield DriverCall("count_documents", (stuck,))),
             expired=0,
             oldest_in_progress=moment(oldest[0]["changed_at"]) if oldest else None,
@@ -81,7 +86,8 @@ class SweepAndSearch(VersionedPrograms):
             place = {"_id": {"$gt": after}} if after else {}
             where = {"$and": [place, *_conditions(ask, now)]}
             found = yield find(where, projection=_LEAN, sort=_BY_ID, limit=PAGE)
-            total += sum(matches(record_of(each).row, ask, now) for each in found)
+            records = readable(found, record_of, _id_of, {})
+            total += sum(matches(record.row, ask, now) for record in records)
             if len(found) < PAGE:
                 break
             after = found[-1]["_id"]
@@ -93,20 +99,21 @@ class SweepAndSearch(VersionedPrograms):
         """Newest first."""
         now, after = self.clock.now(), ask.after
         rows: list[Row] = []
+        unreadable: dict[str, None] = {}
         while True:
             where = {"$and": [_before(after), *_conditions(ask, now)]}
             found = yield find(
                 where, projection={"audit": 0}, sort=_NEWEST, limit=min(PAGE, ask.limit + 1)
             )
-            records = [record_of(each).row for each in found]
-            rows += [row for row in records if matches(row, ask, now)]
+            records = readable(found, record_of, _id_of, unreadable)
+            rows += [each.row for each in records if matches(each.row, ask, now)]
             ended = len(found) < min(PAGE, ask.limit + 1)
             if len(rows) > ask.limit:
                 rows = rows[: ask.limit]
-                return Page(rows, _place(rows[-1]) if rows else "")
+                return Page(rows, _place(rows[-1]), tuple(unreadable))
             if ended:
-                return Page(rows)
-            after = _place(records[-1])
+                return Page(rows, "", tuple(unreadable))
+            after = _place_of(found[-1])
 
     # -- the audit log ------------------------------------------------------------------------------
 
@@ -116,7 +123,7 @@ class SweepAndSearch(VersionedPrograms):
             place = {"_id": {"$gt": after}} if after else {}
             where = {"$and": [place, {"audit": {"$exists": True}}]}
             found = yield find(where, projection={"result": 0}, sort=_BY_ID, limit=PAGE)
-            for record in map(record_of, found):
+            for record in readable(found, record_of, _id_of, {}):
                 newest += _acts(record, first)
             newest.sort(key=attrgetter("at"))
             del newest[: -ask.limit]
@@ -125,14 +132,8 @@ class SweepAndSearch(VersionedPrograms):
             after = found[-1]["_id"]
 
 
-def _state_of(group: Document) -> State:
-    try:
-        return State(group["_id"])
-    except ValueError as error:
-        raise CorruptRecordError(
-            f"{group['count']} documents have the state {str(group['_id'])[:40]!r}, which no record has; give "
-            "the store its own collection"
-        ) from error
+def _id_of(found: Document) -> str:
+    return str(found["_id"])
 
 
 def _acts(record: Versioned, first: Any) -> list[AuditEntry]:
@@ -179,6 +180,12 @@ def _removable(row: Row, now: int) -> bool:
 
 def _place(row: Row) -> str:
     return f"{row.created_at}.{row.id.hex()}"
+
+
+def _place_of(found: Document) -> str:
+    """The same for a document that may be damaged: one without a time is behind all others."""
+    created = found.get("created_at")
+    return f"{created if isinstance(created, int) else 0}.{found['_id']}"
 
 
 def _before(after: str) -> Document:

@@ -15,6 +15,7 @@ from ..sql.commands import (
     Change,
     Query,
     row_from,
+    unreadable,
     with_whole_id,
 )
 from ..sql.layouts import NARROW, Layout, layout_findings
@@ -89,7 +90,10 @@ class PostgresPrograms(RequestPrograms):
 
     def row(self, columns: Any, id: bytes = b"") -> Row:  # noqa: A002
         row = row_from(columns)
-        row.value, row.error = columns[2].decode(), columns[15].decode()
+        try:
+            row.value, row.error = columns[2].decode(), columns[15].decode()
+        except UnicodeDecodeError as error:
+            raise unreadable(columns[0]) from error
         return with_whole_id(row, id)
 
     def values(self, row: Row) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..._core.protocol import Sweep
-from ..._values.records import Row, SweepReport
+from ..._values.records import SweepReport
 from ...stores._base import Program
 from ..sql.commands import Change, Query
 from ..sql.programs import NOTHING_SWEPT, SqlPrograms
@@ -117,5 +117,5 @@ class SweepAndSearch(SqlPrograms):
         place = f"({self.column('created_at')}, {self.column('id')})"
         return f"{place} < (?, ?)", (int(made), bytes.fromhex(last))
 
-    def cursor(self, columns: Any, row: Row) -> str:
-        return f"{row.created_at}:{self.stored(row.id).hex()}"
+    def cursor(self, columns: Any) -> str:
+        return f"{columns[8]}:{bytes(columns[0]).hex()}"  # when it was created

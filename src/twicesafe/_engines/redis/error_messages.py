@@ -38,6 +38,13 @@ def code_of(error: BaseException) -> str:
     return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
+def is_unreadable(error: Exception) -> bool:
+    """Whether a script says so of a record, or what was made of its words."""
+    return isinstance(error, CorruptRecordError | SchemaVersionError) or (
+        code_of(error) in ("CORRUPT", "VERSION")
+    )
+
+
 class MigratingError(StoreUnavailableError):
     """A slot is moving to another node, and only some of the keys have arrived."""
 

@@ -46,20 +46,24 @@ class KeySearch(KeyScans):
             more = yield from scan.step()
             unsure, scan.unsure = scan.unsure, []
             for whose, names in unsure:
-                rows = yield from self._peek([name[-33:-1] for name in names])
+                unreadable: dict[str, None] = {}
+                rows = yield from self._peek([name[-33:-1] for name in names], unreadable)
                 for one in whose:
                     one.take_rows(rows)
+                    one.unreadable |= unreadable
         found: list[Any] = []
         for one in questions:
             found += [(yield from one.answer(self))]
         return found
 
-    def _peek(self, ids: list[bytes]) -> Program[list[tuple[int, Row]]]:
+    def _peek(
+        self, ids: list[bytes], unreadable: dict[str, None]
+    ) -> Program[list[tuple[int, Row]]]:
         """Read these records one by one, each from its own node, without their results."""
         if not ids:
             return []
         replies = yield [ScriptCall(self.scripts.peek, (self.key(id_),), ()) for id_ in ids]
-        return list(rows_of(ids, replies))
+        return list(rows_of(ids, replies, unreadable))
 
     def read_all(self, page: list[Row]) -> Program[tuple[list[bytes], list[Any]]]:
         """Read the rows of the page with their results; the scan may have left them out."""
@@ -69,7 +73,7 @@ class KeySearch(KeyScans):
         return ids, (yield [ScriptCall(self.scripts.read, (self.key(id_),), ()) for id_ in ids])
 
     def with_keys(self, entries: list[AuditEntry]) -> Program[list[AuditEntry]]:
-        rows = yield from self._peek(sorted({entry.id for entry in entries}))
+        rows = yield from self._peek(sorted({entry.id for entry in entries}), {})
         keys = {row.id: row for _, row in rows}
         return [
             replace(entry, scope=keys[entry.id].scope, value=keys[entry.id].value)

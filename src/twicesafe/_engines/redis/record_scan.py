@@ -55,6 +55,9 @@ class ScanQuestion(Protocol):
     head: int
     """How many bytes of each record it needs; 0: none."""
 
+    unreadable: dict[str, None]
+    """Ids, in hex, of records that cannot be read."""
+
     def take(self, part: RecordSlice) -> list[bytes]:
         """Examine these; the names of those that it has to see whole."""
 

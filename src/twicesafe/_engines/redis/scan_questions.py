@@ -14,8 +14,10 @@ from ..._core import lifecycle
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey
 from ..._core.record_filter import matches
 from ..._values.records import AuditEntry, Row, State, Stats, moment
+from ...errors import CorruptRecordError, SchemaVersionError
 from ...stores._base import Program
 from ..sql.commands import STATES, number_of, scope_prefix
+from .error_messages import is_unreadable
 from .key_scans import entries_of
 from .record_layout import (
     COMPACT,
@@ -26,7 +28,6 @@ from .record_layout import (
     UNREADABLE,
     head_of,
     row_of,
-    unreadable,
 )
 from .record_scan import RecordSlice
 from .routing import PlainCommand
@@ -53,6 +54,10 @@ class _Question:
     is_enough = False
     """Whether the rest of the keys can be left out."""
 
+    def __init__(self) -> None:
+        self.unreadable: dict[str, None] = {}
+        """Ids, in hex, of records that cannot be read. The others are found all the same."""
+
     def take(self, part: RecordSlice) -> list[bytes]:
         return []
 
@@ -67,13 +72,15 @@ class _Search(_Question):
     """Records that meet all conditions, as `record_filter.matches` says."""
 
     def __init__(self, ask: Filter) -> None:
+        super().__init__()
         self._ask = ask
         states = ask.states or STATES
         if ask.stuck:
             states = tuple({State.IN_PROGRESS}.intersection(states))
         numbers = {number_of(state) for state in states}
+        numbers |= set(range(len(STATES), 16))  # those of damaged records
         self._firsts = frozenset(n for n in ALL if n not in KNOWN or n & 15 in numbers)
-        """The first bytes of records that need a closer look; that may be to refuse an unknown layout."""
+        """The first bytes of records that need a closer look; that may be to name one of an unknown layout."""
         self._flags = frozenset(flags for flags in ALL if self._may_have(flags))
         self._newer, self._older = 0, 1 << 63
         """Only records that were created at these times or between them."""
@@ -97,15 +104,15 @@ class _Search(_Question):
         )
 
     def take(self, part: RecordSlice) -> list[bytes]:
-        unsure, matching = list[bytes](), self._matching
-        name = b""
-        try:
-            for name, text in self._candidates(part):
+        unsure, matching, digits = list[bytes](), self._matching, self._ask.digits
+        for name, text in self._candidates(part):
+            try:
                 match = matching(name, text, part)
                 if match is None or (match and self.found(name, text, part)):
                     unsure.append(name)
-        except UNREADABLE as error:
-            raise unreadable(_id(name), error) from error
+            except (*UNREADABLE, CorruptRecordError, SchemaVersionError):
+                if _id(name).hex().startswith(digits):
+                    self.unreadable[_id(name).hex()] = None
         return unsure
 
     def found(self, name: bytes, text: bytes, part: RecordSlice) -> bool:
@@ -130,12 +137,18 @@ class _Search(_Question):
             found = [(name, text) for name, text in both if text and text[0] in firsts]
         if len(flags) == len(ALL):
             return found
-        return [(name, text) for name, text in found if text[1] in flags or text[0] not in KNOWN]
+        return [
+            (name, text)
+            for name, text in found
+            if text[0] not in KNOWN or len(text) < 2 or text[1] in flags
+        ]
 
     def _matching(self, name: bytes, text: bytes, part: RecordSlice) -> bool | None:
         """None: that is further behind in the record."""
         ask = self._ask
         _, created, changed, lease, expires, _, end = head_of(text)
+        if text[0] & 15 >= len(STATES):
+            raise ValueError("no such state")
         if (
             0 < expires <= part.now
             or not self._newer <= created <= self._older
@@ -192,8 +205,10 @@ class _Rows(_Search):
         shown = sorted(self._places, reverse=True)
         page = [self._newest[place] for place in shown[:limit]]
         after = f"{page[-1].created_at}.{page[-1].id.hex()}" if len(shown) > limit else ""
-        whole = {row.id: row for _, row in rows_of(*(yield from programs.read_all(page)))}
-        return Page([whole.get(row.id, row) for row in page], after)
+        ids, replies = yield from programs.read_all(page)
+        whole = {row.id: row for _, row in rows_of(ids, replies, self.unreadable)}
+        rows = [whole.get(row.id, row) for row in page if row.id.hex() not in self.unreadable]
+        return Page(rows, after, tuple(self.unreadable))
 
 
 class _Number(_Search):
@@ -223,15 +238,16 @@ class _Statistics(_Question):
     """How many are in each state, and what is stuck."""
 
     def __init__(self, ask: Survey) -> None:
+        super().__init__()
         self._counts = [0] * len(STATES)
         self._stuck, self._oldest = 0, -1
 
     def take(self, part: RecordSlice) -> list[bytes]:
-        now, name, spans, completed = part.now, b"", SPANS.unpack_from, 0
-        try:
-            for name, text in zip(part.names, part.texts, strict=True):  # noqa: B007
-                if not text:
-                    continue
+        now, spans, completed = part.now, SPANS.unpack_from, 0
+        for name, text in zip(part.names, part.texts, strict=True):
+            if not text:
+                continue
+            try:
                 if text[0] == COMPLETED:  # nearly all
                     both, after, low, high = spans(text)
                     completed += (both >> 8) // 1000 + after + low + (high << 32) > now
@@ -239,8 +255,8 @@ class _Statistics(_Question):
                 _, _, changed, lease, expires, _, _ = head_of(text)
                 if not 0 < expires <= now:
                     self._count(text[0] & 15, changed, lease <= now)
-        except UNREADABLE as error:
-            raise unreadable(_id(name), error) from error
+            except UNREADABLE:
+                self.unreadable[_id(name).hex()] = None
         self._counts[number_of(State.COMPLETED)] += completed
         return []
 
@@ -258,6 +274,7 @@ class _Statistics(_Question):
         yield from ()
         return Stats(
             by_state={state: n for state, n in zip(STATES, self._counts, strict=True) if n},
+            unreadable=len(self.unreadable),
             stuck=self._stuck,
             expired=0,  # expired records are not counted: they disappear by themselves
             oldest_in_progress=None if self._oldest < 0 else moment(self._oldest),
@@ -270,6 +287,7 @@ class _Trails(_Question):
     head = 0
 
     def __init__(self, ask: AuditLog) -> None:
+        super().__init__()
         self._ask = ask
         self._names: dict[bytes, None] = {}
 
@@ -303,14 +321,24 @@ def _id(name: bytes) -> bytes:
     return name[-33:-1]
 
 
-def rows_of(ids: list[bytes], replies: list[Any]) -> Iterator[tuple[int, Row]]:
-    """The rows in replies of `peek` and `read`, each with the time of its node; those that exist."""
+def rows_of(
+    ids: list[bytes], replies: list[Any], others: dict[str, None]
+) -> Iterator[tuple[int, Row]]:
+    """The rows in replies of `peek` and `read`, each with the time of its node; those that exist. The names of those
+    that cannot be read are added to the others."""
     for id_, reply in zip(ids, replies, strict=True):
         if isinstance(reply, Exception):
-            raise reply
+            if not is_unreadable(reply):
+                raise reply
+            others[id_.hex()] = None
+            continue
         if len(reply) == 1:
             continue
-        row = row_of(id_, reply[1])
+        try:
+            row = row_of(id_, reply[1])
+        except (CorruptRecordError, SchemaVersionError):
+            others[id_.hex()] = None
+            continue
         if not lifecycle.is_expired(row, reply[0]):
             yield reply[0], row
 

@@ -30,6 +30,7 @@ __all__ = [
     "present_from",
     "scope_prefix",
     "state_of",
+    "unreadable",
     "with_whole_id",
 ]
 
@@ -134,11 +135,15 @@ def row_from(columns: tuple[Any, ...]) -> Row:
             result,
             error,
         )
-    except (IndexError, TypeError, msgspec.DecodeError) as failed:
-        raise CorruptRecordError(
-            f"the record {id_[:4].hex()} cannot be read; a newer version wrote it, or it is damaged; "
-            "the handler does not run"
-        ) from failed
+    except (IndexError, TypeError, UnicodeDecodeError, msgspec.DecodeError) as failed:
+        raise unreadable(id_) from failed
+
+
+def unreadable(id_: bytes) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the record {id_[:4].hex()} cannot be read; a newer version wrote it, or it is damaged; the handler "
+        "does not run"
+    )
 
 
 def with_whole_id(row: Row, id_: bytes = b"") -> Row:

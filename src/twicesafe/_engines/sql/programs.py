@@ -34,6 +34,7 @@ from ...errors import StoreError
 from ...stores._base import Finding, Program
 from .commands import (
     COLUMNS,
+    STATES,
     Change,
     Query,
     atomically,
@@ -239,9 +240,11 @@ class SqlPrograms(SqlSearch):
         )
         size = (yield Query(self.size)) if self.size else ()
         due = [row[5] for row in rows if row[5] is not None]
-        running = [row for row in rows if state_of(row[0]) is State.IN_PROGRESS]
+        known = [row for row in rows if row[0] in range(len(STATES))]
+        running = [row for row in known if STATES[row[0]] is State.IN_PROGRESS]
         return Stats(
-            by_state={state_of(row[0]): int(row[1]) for row in rows},
+            by_state={STATES[row[0]]: int(row[1]) for row in known},
+            unreadable=sum(int(row[1]) for row in rows) - sum(int(row[1]) for row in known),
             stuck=sum(int(row[2]) for row in running),
             expired=sum(int(row[3]) for row in rows),
             oldest_in_progress=moment(running[0][4]) if running else None,

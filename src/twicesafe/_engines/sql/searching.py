@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page
+from ..._core.record_filter import readable
 from ..._values.keys import Key
 from ..._values.records import AuditEntry, Row, State, moment
 from ...stores._base import Program
@@ -66,7 +67,7 @@ class SqlSearch:
         """The condition of the rows after this cursor."""
         return "n < ?", (int(after),)
 
-    def cursor(self, columns: Any, row: Row) -> str:
+    def cursor(self, columns: Any) -> str:
         return str(columns[-1])
 
     # -- searching ----------------------------------------------------------------------------
@@ -85,9 +86,15 @@ class SqlSearch:
             (*args, ask.limit + 1),
         )
         extra = -1 if self.place else None
-        rows = [self.row(columns[:extra]) for columns in found[: ask.limit]]
-        more = len(found) > ask.limit
-        return Page(rows, self.cursor(found[ask.limit - 1], rows[-1]) if more else "")
+        unreadable: dict[str, None] = {}
+        rows = readable(
+            found[: ask.limit],
+            lambda columns: self.row(columns[:extra]),
+            lambda columns: bytes(columns[0]).hex(),
+            unreadable,
+        )
+        after = self.cursor(found[ask.limit - 1]) if len(found) > ask.limit else ""
+        return Page(rows, after, tuple(unreadable))
 
     def count(self, ask: Count) -> Program[int]:
         now = yield from self.clock()

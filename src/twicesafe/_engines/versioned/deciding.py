@@ -115,9 +115,12 @@ class VersionedPrograms(ABC):
         if after.row.state is State.IN_PROGRESS:
             self._leases.saw(after)
 
-    def decide(self, ask: Any, found: Versioned | None) -> tuple[Any, Versioned | None]:
+    def decide(
+        self, ask: Any, found: Versioned | None, now: int | None = None
+    ) -> tuple[Any, Versioned | None]:
         """The answer of the lifecycle, and the record to write."""
-        now = self.clock.now()
+        if now is None:
+            now = self.clock.now()
         row = None if found is None else found.row
         lease = 0
         if isinstance(ask, ClaimRequest):

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ..._core.protocol import Ack, AuditLog, Browse, Count, Survey
 from ..._values.keys import Key
 from ..._values.records import Row, State
-from .bench import Advance, Script
+from .bench import Advance, Corrupt, Script
 from .requests import HOUR, STATES, A, forget, reach, release, won
 from .retention import expiring
 from .rules import StoreRules, rule
@@ -52,10 +52,59 @@ def browse_all(limit: int, **conditions: Any) -> Script[list[Row]]:
         after = page.after
         if not after:
             return rows
-        assert page.rows, "a page that is not the last has rows"
+        assert page.rows or page.unreadable, "a page that is not the last has rows"
+
+
+DAMAGED: Final = Key("key-2")
+
+
+def with_one_damaged() -> Script[None]:
+    """Five records, the one in the middle of which cannot be read."""
+    for number in range(5):
+        yield from reach(State.HELD, Key(f"key-{number}"))
+        yield Advance(1)
+    yield Corrupt(DAMAGED.id)
 
 
 class BrowsingRules(StoreRules):
+    @rule("P9", cases={str(limit): limit for limit in (1, 2, 3, 100)}, damages=True)
+    def test_a_damaged_record_is_named_and_hides_no_other(self, case: int) -> Script[None]:
+        yield from with_one_damaged()
+        rows: list[Row] = []
+        named: set[str] = set()
+        after = ""
+        for _ in range(6):
+            page = yield Browse(case, after=after)
+            rows += page.rows
+            named |= set(page.unreadable)
+            after = page.after
+            if not after:
+                break
+        assert [row.value for row in rows] == ["key-4", "key-3", "key-1", "key-0"]
+        assert {name[:32] for name in named} == {DAMAGED.id.hex()[:32]}
+
+    @rule("P9", damages=True)
+    def test_a_damaged_record_is_counted_among_the_others(self) -> Script[None]:
+        yield from with_one_damaged()
+        stats = yield Survey()
+        assert (stats.total, stats.unreadable) == (5, 1)
+        assert stats.by_state == {State.HELD: 4}
+        assert (yield Count(9, states=(State.HELD,))) == 4
+        assert [row.value for row in (yield Browse(9, states=(State.HELD,))).rows][1:3] == [
+            "key-3",
+            "key-1",
+        ]
+
+    @rule("P9", damages=True)
+    def test_the_audit_log_shows_what_was_done_beside_a_damaged_record(self) -> Script[None]:
+        for number in range(1, 4):
+            key = Key(f"key-{number}")
+            yield from reach(State.HELD, key)
+            yield release(key)
+        yield Corrupt(DAMAGED.id)
+        log = yield AuditLog(9)
+        assert {"key-1", "key-3"} <= {entry.value for entry in log}
+
     @rule()
     def test_an_empty_store(self) -> Script[None]:
         page = yield Browse(10)

@@ -11,8 +11,8 @@ from typing import Final
 from ..._core.protocol import ALL, Ack, Browse, Claimed, Survey, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import Cause, State, SweepReport
-from .bench import Advance, Script
-from .requests import HOUR, KEY, A, B, C, claim, forget, reach, read, unchanged, won
+from .bench import Advance, Corrupt, Script
+from .requests import HOUR, KEY, OTHER, A, B, C, claim, forget, reach, read, unchanged, won
 from .rules import StoreRules, rule
 
 __all__ = ["RetentionRules", "expiring"]
@@ -116,6 +116,17 @@ class RetentionRules(StoreRules):
     def test_a_sweep_keeps_records_within_their_retention(self, case: State) -> Script[None]:
         yield from expiring(case, HOUR)
         yield from unchanged(Sweep(100), (SweepReport(removed=0, examined=1, more=False), ""))
+
+    @rule("P9", damages=True)
+    def test_a_sweep_does_not_stop_at_a_damaged_record(self) -> Script[None]:
+        for key in (KEY, OTHER, Key("last")):
+            mine = yield from won(A, key)
+            yield mine.complete(retention=self.tick)
+        yield Corrupt(OTHER.id)
+        yield Advance(self.tick)
+        yield from sweep_all()
+        assert (yield Survey()).by_state == {}
+        assert (yield Browse(9)).rows == []
 
     @rule("P3", cases=EXPIRING)
     def test_fences_keep_increasing_after_a_sweep(self, case: State) -> Script[None]:

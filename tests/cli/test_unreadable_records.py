@@ -1,0 +1,48 @@
+"""One record that cannot be read hides no other, and every view tells of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.line import Line
+from tests.regions.test_unreadable_records import damage
+from twicesafe import Key, Receiver
+
+NAMED = Key("k1").id.hex()[:8]
+
+
+@pytest.fixture
+def damaged(line: Line) -> Line:
+    with Receiver.open(line.url) as receiver:
+        for number in range(3):
+            receiver.process(f"k{number}", lambda: "v")
+    damage(line.url, "k1")
+    return line
+
+
+@pytest.mark.parametrize("more", [(), ("--all",), ("--limit", "2")], ids=" ".join)
+def test_keys_list_shows_the_others_and_names_it(damaged: Line, more: tuple[str, ...]):
+    ran = damaged("keys", "list", *more)
+    assert ran.status == 0
+    assert "k2" in ran.out
+    assert f"1 record cannot be read ({NAMED})" in ran.out
+    found = json.loads(damaged("keys", "list", *more, "--json").out)
+    assert [id_[:8] for id_ in found["unreadable"]] == [NAMED]
+    assert {record["key"] for record in found["records"]} <= {"k0", "k2"}
+
+
+def test_stats_count_it(damaged: Line):
+    assert "1 cannot be read" in damaged("stats").out
+    found = json.loads(damaged("stats", "--json").out)
+    assert (found["total"], found["unreadable"], found["by_state"]["completed"]) == (3, 1, 2)
+
+
+def test_the_doctor_and_health_tell_of_it(damaged: Line):
+    assert "1 of 3 records cannot be read" in damaged("doctor").out
+    with Receiver.open(damaged.url) as receiver:
+        health = receiver.health()
+        assert (health.status, health["unreadable"].value) == ("degraded", 1)
+        assert [record.value for record in receiver.records()] == ["k2", "k0"]
+        assert receiver.stats().unreadable == 1
