@@ -97,8 +97,8 @@ break_source(
     "a refused result inside a transaction is not counted",
     bug="the database's refusal is raised as it is, and the attempt is forgotten",
     file="_core/inbox_flow.py",
-    old="        if error.retryable:\n            raise\n",
-    new="        if error:\n            raise\n",
+    old="        if not error.retryable:\n",
+    new="        if error is None:\n",
     tests=[f"{INBOX}[sqlite3-required]"],
 )
 
@@ -201,8 +201,8 @@ break_source(
     "an interrupted attempt is counted",
     bug="a cancellation in an inbox handler counts as a failed attempt, and parks the key",
     file="_core/inbox_flow.py",
-    old="    if isinstance(reply.error, Exception):  # a cancellation or an interrupt is not counted\n",
-    new="    if reply.error:\n",
+    old="    return call.decide is not None and not is_cancelled\n",
+    new="    return True\n",
     tests=[f"{INTERRUPTED}[sqlite3]"],
 )
 

@@ -335,9 +335,8 @@ def _is_counted(call: Call, error: BaseException) -> bool:
     handler, the handler itself raised it: without a count, a message that exits would do so after each restart."""
     if isinstance(error, Exception):
         return True
-    return (
-        call.decide is not None and type(error).__name__ != "CancelledError"
-    )  # the consumer's own
+    is_cancelled = type(error).__name__ == "CancelledError"  # by the consumer itself
+    return call.decide is not None and not is_cancelled
 
 
 def apply_deferred(row: Row | None, ask: DeferredWrite, now: int, floor: int) -> Row | None:

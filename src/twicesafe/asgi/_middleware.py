@@ -62,9 +62,7 @@ class IdempotencyMiddleware:
             finally:
                 if task.done():
                     self._running.discard(task)
-                    del (
-                        running.over
-                    )  # its error holds this frame: they would wait for the collector
+                    del running.over  # its error holds this frame: a cycle, for the collector
                 else:
                     task.add_done_callback(self._running.discard)
         if isinstance(step, Respond):
