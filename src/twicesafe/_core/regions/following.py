@@ -257,9 +257,7 @@ def _count(seen: _Pass, row: Row, answer: Any, settling: Settling | None) -> Reg
     if isinstance(answer, StoreUnavailableError):
         raise answer
     if isinstance(answer, CorruptRecordError | SchemaVersionError):
-        seen.unreadable[row.id.hex()] = (
-            None  # the target has a record of this key, and cannot read it
-        )
+        seen.unreadable[row.id.hex()] = None  # the target has a record of this key
     elif isinstance(answer, Exception):
         seen.failed[row.id.hex()] = None
     elif answer is Ack.OK:
