@@ -21,7 +21,7 @@ LIBPQ = (
 )
 REDIS = (
     "timeout socket_timeout socket_connect_timeout socket_keepalive retry_on_timeout max_connections"
-    " health_check_interval decode_responses"
+    " health_check_interval"
 )
 KAFKA = "linger.ms socket.timeout.ms enable.idempotence session.timeout.ms acks"
 AMQP = "timeout heartbeat no_verify_ssl happy_eyeballs_delay"
@@ -104,6 +104,22 @@ def test_right_values_of_brokers() -> None:
     open_publisher(f"kafka://{PLACE}?linger.ms=5&enable.ssl.certificate.verification=true").close()
     open_publisher(f"redis://{PLACE}/0?socket_timeout=2.5&retry_on_timeout=no&maxlen=1000")
     open_source(f"amqp://{PLACE}?queue=q&heartbeat=30&no_verify_ssl=0&name=worker&timeout=2s")
+
+
+@pytest.mark.parametrize("text", ["True", "False", "Yes", "NO", "1"])
+def test_words_of_redis_may_have_capital_letters(text: str) -> None:
+    """Its documentation writes True and False."""
+    options = f"socket_keepalive={text}&retry_on_timeout={text}&ssl_check_hostname={text}"
+    open_publisher(f"rediss://{PLACE}/0?stream=s&{options}")
+    open_source(f"rediss://{PLACE}/0?stream=s&group=g&{options}")
+
+
+@pytest.mark.parametrize("text", ["true", "false", "0"])
+def test_decoded_replies_of_redis_are_refused(text: str) -> None:
+    """redis-py takes every text as true: with `false`, too, it would decode the bodies of messages."""
+    for opener, url in ((open_publisher, "stream=s"), (open_source, "stream=s&group=g")):
+        with pytest.raises(ConfigurationError, match=r"decode_responses=.* remove it"):
+            opener(f"redis://{PLACE}/0?{url}&decode_responses={text}")
 
 
 def test_an_option_that_the_driver_would_ignore_is_refused() -> None:
