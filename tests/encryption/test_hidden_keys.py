@@ -275,7 +275,9 @@ def test_operators_search_by_what_was_sent(hidden_line: Line):
     assert len(listed) == 2
     hidden_scope = listed[0]["scope"][0]
     assert len(hidden_line("keys", "list", "--scope", hidden_scope, "--json").data["records"]) == 2
-    ran = hidden_line("keys", "forget", "tx-1", "--scope", "acct_1", "--by", "ann", "--yes")
+    ran = hidden_line(
+        "keys", "forget", "tx-1", "--scope", "acct_1", "--by", "a", "--why", "w", "--yes"
+    )
     assert ran.status == 0
     with Receiver.open(hidden_line.url, scope=("acct_1",)) as receiver:
         record = receiver.record("tx-1")
