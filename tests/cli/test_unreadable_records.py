@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
 
@@ -46,3 +47,37 @@ def test_the_doctor_and_health_tell_of_it(damaged: Line):
         assert (health.status, health["unreadable"].value) == ("degraded", 1)
         assert [record.value for record in receiver.records()] == ["k2", "k0"]
         assert receiver.stats().unreadable == 1
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "k7"], ids=["too long", "of another key"])
+def test_a_record_with_the_text_of_no_key_or_another_one_is_unreadable(line: Line, text: str):
+    """It would be shown, released and copied as the record of that other key."""
+    _three_keys(line, "value", text)
+    with Receiver.open(line.url) as receiver:
+        assert [record.value for record in receiver.records()] == ["k2", "k0"]
+        assert receiver.record("k7") is None
+    found = json.loads(line("keys", "list", "--json").out)
+    assert [id_[:8] for id_ in found["unreadable"]] == [NAMED]
+
+
+@pytest.mark.parametrize("time", [1 << 62, -(1 << 62)], ids=["late", "early"])
+@pytest.mark.parametrize("column", ["created_at", "changed_at", "expires_at"])
+def test_a_time_that_no_calendar_has_hides_no_other_record(line: Line, column: str, time: int):
+    _three_keys(line, column, time)
+    with Receiver.open(line.url) as receiver:
+        assert {"k0", "k2"} <= {record.value for record in receiver.records()}
+        receiver.record("k1")
+        receiver.stats()
+
+
+def _three_keys(line: Line, column: str, damaged: object) -> None:
+    with Receiver.open(line.url) as receiver:
+        for number in range(3):
+            receiver.process(f"k{number}", lambda: "v")
+    connection = sqlite3.connect(line.url.removeprefix("sqlite:///"))
+    with connection:
+        where = "WHERE id = ?"
+        connection.execute(
+            f"UPDATE twicesafe_keys SET {column} = ? {where}", (damaged, Key("k1").id[:16])
+        )
+    connection.close()

@@ -19,9 +19,13 @@ SIGNAL: Final = "twicesafe:signal:"
 its name for a step, so the two must not share one."""
 
 
+_LAST: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, and of `datetime`."""
+
+
 def moment(milliseconds: int) -> datetime:
-    """A store's time as a datetime."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    """A store's time as a datetime. The time of a damaged record may be any number, and must hide no other."""
+    return datetime.fromtimestamp(min(max(milliseconds, 0), _LAST) / 1000, UTC)
 
 
 class StepState(enum.StrEnum):

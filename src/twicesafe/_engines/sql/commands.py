@@ -13,7 +13,7 @@ import msgspec
 
 from ..._values.keys import Key
 from ..._values.records import Cause, Row, State
-from ...errors import CorruptRecordError
+from ...errors import CorruptRecordError, InvalidKeyError
 
 __all__ = [
     "CAUSES",
@@ -150,8 +150,18 @@ def with_whole_id(row: Row, id_: bytes = b"") -> Row:
     """The row with all 32 bytes of its id, of which a store keeps 16. A forgotten row has no others:
     they cannot be computed again without its key."""
     if len(row.id) < 32:
-        row.id = id_ or (Key(row.value, row.scope).id if row.value else row.id)
+        row.id = id_ or (_whole_id(row) if row.value else row.id)
     return row
+
+
+def _whole_id(row: Row) -> bytes:
+    try:
+        found = Key(row.value, row.scope).id
+    except InvalidKeyError as error:
+        raise unreadable(row.id) from error
+    if not found.startswith(row.id):  # its text is that of another key
+        raise unreadable(row.id)
+    return found
 
 
 PRESENT: Final = (
