@@ -27,6 +27,8 @@ __all__ = ["SweepAndSearch"]
 PAGE: Final = 500
 """Documents that are read at once."""
 
+_LATEST: Final = 1 << 62
+"""Later than the time of any record."""
 _STATES: Final = frozenset(State)
 _LEAN: Final = {"result": 0, "audit": 0}
 _NEWEST: Final = [("created_at", -1), ("_id", -1)]
@@ -183,9 +185,14 @@ def _place(row: Row) -> str:
 
 
 def _place_of(found: Document) -> str:
-    """The same for a document that may be damaged: one without a time is behind all others."""
-    created = found.get("created_at")
-    return f"{created if isinstance(created, int) else 0}.{found['_id']}"
+    """The same for a document that may be damaged. The server sorts one without a time behind all others, and one
+    whose time is no number before them. (To a shell, numbers have a fraction.)"""
+    created, time = found.get("created_at"), _LATEST
+    if str(created) in ("None", "nan"):
+        time = 0
+    elif isinstance(created, int | float):
+        time = int(max(-_LATEST, min(created, _LATEST)))
+    return f"{time}.{found['_id']}"
 
 
 def _before(after: str) -> Document:
