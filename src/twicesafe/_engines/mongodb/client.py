@@ -52,7 +52,7 @@ def checked(settings: Settings) -> Settings:
         if settings.query:
             with warnings.catch_warnings():
                 split_options(settings.query, validate=True, warn=False)
-    except (PyMongoError, TypeError, ValueError) as error:
+    except (PyMongoError, OSError, TypeError, ValueError) as error:
         raise explain(error, settings.url) from error
     return settings
 

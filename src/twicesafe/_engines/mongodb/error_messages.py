@@ -71,6 +71,7 @@ _EXPLAINED: Final[dict[Any, _Explained]] = {
     "InvalidURI": _SETTING,
     "ConfigurationError": _SETTING,
     "InvalidName": _SETTING,
+    **dict.fromkeys(("FileNotFoundError", "IsADirectoryError", "PermissionError"), _SETTING),
     "TypeError": _SETTING,
     "ValueError": _SETTING,
     64: _MAJORITY,  # WriteConcernFailed
