@@ -274,9 +274,8 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     except StoreUnavailableError:
         raise
     except StoreError:
-        ack = yield from _ask_three_times(
-            call, without_payload(ask)
-        )  # without its reason: holding the key matters more
+        # Again without its reason: holding the key matters more.
+        ack = yield from _ask_three_times(call, without_payload(ask))
     claim.settled = True
     if ack is not Ack.OK:
         raise LeaseLostError("another worker took over before it could be held", key=claim.key)
