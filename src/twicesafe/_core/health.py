@@ -160,7 +160,7 @@ def _counted(stats: Stats | None, behind: float, limits: Thresholds) -> Iterator
         ),
         (State.PARKED, limits.parked, "they have used up their attempts and do not run"),
     ):
-        step = f"`twicesafe keys list --state {state.value}`, then resolve or release each"
+        step = f"run `twicesafe keys list --state {state.value}`, then resolve or release each"
         keys = stats.by_state.get(state, 0)
         yield _above(state.value, keys, limit, f"{keys:,} keys are {state.value}: {why}", step)
     if stats.unreadable:
@@ -170,7 +170,8 @@ def _counted(stats: Stats | None, behind: float, limits: Thresholds) -> Iterator
             stats.unreadable,
             0,
             "these records are damaged, or a newer version wrote them: their keys are refused",
-            "update twicesafe, or `twicesafe keys list` names them: restore or delete their rows in the store",
+            "update twicesafe if a newer version wrote them; else find them with `twicesafe keys list`, and restore or "
+            "delete their rows in the store",
         )
     yield _sized(stats.size, limits.max_bytes)
     yield _above(

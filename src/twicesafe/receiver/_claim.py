@@ -164,7 +164,7 @@ class _Claim(Generic[T]):
         self._token = active.set(admitted)
 
     def _to_end(self, value: Any = None) -> ActiveClaim:
-        """The claim, if this block may end it, with this value. Until the store confirms it, it is unsure."""
+        """The claim, if this block may end it with this value. Until the store confirms the end, it is unsure."""
         if type(value) is CoroutineType:
             raise refuse_coroutine(value)
         if self._fence == 0:
