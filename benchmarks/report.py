@@ -90,7 +90,7 @@ def as_markdown(rows: list[Row], about: dict[str, str]) -> str:
     parts += ["Measured with " + _sentence(about), ""]
     if several := len({row.version for row in rows}) > 1:
         parts += [
-            "The rows are of several runs: the last column names the version of twicesafe.",
+            "The rows come from several runs. The last column names the version of twicesafe.",
             "",
         ]
     for section, group in itertools.groupby(rows, key=lambda row: row.section):

@@ -138,8 +138,7 @@ def _cutting(engine: str) -> Iterator[tuple[str, Callable[[], None]]]:
     with server.fresh() as url, Proxy(server.port) as proxy:
 
         def say_no() -> None:
-            proxy.largest = (
-                LIMIT // 4
-            )  # of a pipeline, the first replies come while the rest is sent
+            # A quarter: the first replies of a pipeline come while the rest is sent.
+            proxy.largest = LIMIT // 4
 
         yield through(url, proxy.port), say_no

@@ -200,9 +200,8 @@ def outage_drops_results(patch: Patch) -> None:
         return recordings
 
     patch(outcome_recording, "_reached", all_of_them)
-    patch(
-        outcome_recording, "RETRY_AT_LEAST", 0.0
-    )  # no outage of the lab lasts that long within a lease
+    # No outage of the lab lasts that long within a lease.
+    patch(outcome_recording, "RETRY_AT_LEAST", 0.0)
 
 
 @mutant("the first unanswered try drops the result")

@@ -77,9 +77,8 @@ def main(peer: str, url: str, name: str, ledger: str) -> None:
     say("ready")
     for orders in listener.orders():
         for order in orders:
-            guarded(
-                order["function"], Protection(**order["protection"])
-            )  # made once, not in a race
+            # Made once, before the threads could race for it.
+            guarded(order["function"], Protection(**order["protection"]))
         if len(orders) == 1:
             ends = [end_of(orders[0])]
         else:

@@ -93,9 +93,8 @@ def test_no_error_in_a_receiver_leaks_a_secret(cage: Cage, tmp_path: Path):
 
         def work(body: str, how: str) -> Any:
             cage.put(current_claim())
-            attempt(
-                cage, receiver.process, f"{KEY} {how}", work, body, "inner"
-            )  # it waits for itself
+            # A call under its own key: it would wait for itself.
+            attempt(cage, receiver.process, f"{KEY} {how}", work, body, "inner")
             match how:
                 case "fails":
                     raise OSError(FAILURE)

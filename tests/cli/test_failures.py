@@ -43,7 +43,7 @@ def test_a_part_of_the_failures_says_so(line: Line, receiver: Receiver):
         fail(receiver, number, "charge", ValueError())
     ran = line("keys", "failures", "--limit", "2")
     assert ran.out.splitlines()[1].split()[:2] == ["2", "charge"]
-    assert "the newest 2 failed keys; --limit reads more" in ran.out + ran.err
+    assert "only the newest 2 failed keys counted; raise --limit" in ran.out + ran.err
     assert not line("keys", "failures", "--limit", "2", "--json").data["complete"]
 
 

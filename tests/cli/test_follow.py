@@ -92,7 +92,7 @@ def test_a_record_that_is_refused_ends_with_status_1(
         assert "refused 1 record" in ran.err
 
 
-def test_a_record_that_cannot_be_read_is_told_and_the_others_are_copied(line: Line, source: str):
+def test_an_unreadable_record_is_reported_and_the_others_are_copied(line: Line, source: str):
     damage(source, "k1")
     for _ in range(2):
         ran = line("follow", "--from", source, "--to", line.url, "--once", store=False)

@@ -19,7 +19,7 @@ def test_a_healthy_store_is_status_0(line: Line, receiver: Receiver):
     ran = line("health")
     assert ran.status == 0
     assert "✓ ok" in ran.out
-    assert "no observers" in ran.out
+    assert "not known here: ask /health" in ran.out
 
 
 def test_a_held_key_is_status_1_and_says_what_to_do(line: Line, receiver: Receiver):

@@ -507,9 +507,8 @@ def test_a_member_that_asks_for_nothing_stays_in_the_group(
     topic.put("a")
     (a,) = fetched(source, 1)
     topic.put("b")
-    limit = (
-        time.monotonic() + 1.7 * int(SESSION) / 1000
-    )  # more than Kafka allows, by librdkafka's own clock
+    # Longer than Kafka allows, by librdkafka's own clock.
+    limit = time.monotonic() + 1.7 * int(SESSION) / 1000
     until(lambda: time.monotonic() > limit)
     assert told == []
     source.acknowledge([a.receipt])

@@ -293,9 +293,8 @@ async def test_an_async_handler_that_exits_is_counted_and_a_cancelled_consumer_i
 
     async with AsyncInbox.open(f"sqlite:///{shop.path}") as inbox:
         for run in range(3):
-            broker = (
-                MemoryBroker()
-            )  # the fetch of a cancelled consumer may still take from the other
+            # A new one: the fetch of a cancelled consumer may still take from the old one.
+            broker = MemoryBroker()
             broker.send("orders", id="a")
             consumer = AsyncConsumer(
                 broker.source("orders"), inbox=inbox, policy=POLICY,

@@ -94,9 +94,8 @@ def test_sweep(new_world: NewWorld, mode: str):
         with world.worker(mode) as process:
             for key in ("a", "b"):
                 process.deliver(key)
-            process.operate(
-                "release", "b", by="op", force=True
-            )  # b's fence is ahead of the others'
+            # So that b's fence is ahead of the others'.
+            process.operate("release", "b", by="op", force=True)
             process.deliver("b")
         world.perform(ClaimRequest(Key("running"), b"dead before us..", LEASE * 1000))
         world.clock.advance(RETENTION + 1)

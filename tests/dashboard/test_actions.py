@@ -234,9 +234,8 @@ async def test_an_empty_answer_does_not_widen_the_filter(
     fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
     fields += [(name, "") for name in re.findall(r'<textarea name="(\w+)"', page)]
     fields += [("kind", "response"), ("status", "204"), ("type", ""), *SIGNED.items()]
-    receiver.release(
-        Key("tx-1", ("acme",)), by="ben"
-    )  # one less: the count alone would not stop it
+    # One less here and one more below: the count alone would not stop it.
+    receiver.release(Key("tx-1", ("acme",)), by="ben")
     other = held("tx-2")
     form = {"content-type": "application/x-www-form-urlencoded"}
     (to,) = re.findall(r'<form method="post" action="(/actions/[^"]+)"', page)

@@ -318,9 +318,8 @@ async def test_dead_letters(visit: Enter, valkey: Any, receiver: Receiver, tmp_p
     for secret in ("secret-body", "customer", "order-7"):
         assert secret not in hidden.text
     with DeadLetters.open(place.dead_url) as dead:
-        assert (
-            [letter.message.id for letter in dead.look()] == before != []
-        )  # to look changed nothing
+        # Looking changed nothing.
+        assert [letter.message.id for letter in dead.look()] == before != []
 
 
 def test_what_cannot_be_a_dashboard_is_refused(receiver: Receiver):

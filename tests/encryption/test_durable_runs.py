@@ -154,11 +154,8 @@ def test_a_suspended_run_is_reencrypted_and_resumes_without_the_old_key(tmp_path
         receiver.signal(checkout(receiver).key("o-2", ARGUMENT), "approval", SIGNAL)
     with Receiver.open(url, policy=rotated(BOTH)) as receiver:
         report = receiver.reencrypt()
-        assert (report.rewritten, report.changed, report.unreadable) == (
-            2,
-            0,
-            (),
-        )  # arguments and a step
+        # Two values: the arguments and a step.
+        assert (report.rewritten, report.changed, report.unreadable) == (2, 0, ())
         again = receiver.reencrypt()
         assert (again.rewritten, again.unreadable) == (0, ())
     with Receiver.open(url, policy=rotated(AFTER)) as receiver:

@@ -125,9 +125,8 @@ async def test_a_redirect_uses_up_the_key_unless_each_path_has_its_own(
     app.router.redirect_slashes = slashes
     receiver = AsyncReceiver(AsyncMemoryStore())
     app.add_middleware(IdempotencyMiddleware, receiver=receiver, policy=HttpPolicy(**settings))
-    transport = httpx.ASGITransport(
-        app
-    )  # as it is; our own clients derive a key for the new address
+    # Not one of our own clients: those derive a key for the new address.
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(
         transport=transport, base_url="http://shop", follow_redirects=True
     ) as client:

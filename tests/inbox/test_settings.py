@@ -87,12 +87,8 @@ COSTS = {  # statements for accept, its duplicate, process, its duplicate
     "asyncpg": (1, 1, 2, 1),
     "pymysql": (1, 1, 2, 1),
     "asyncmy": (1, 1, 2, 1),
-    "sqlite3": (
-        1,
-        2,
-        4,
-        2,
-    ),  # two of the four are a savepoint and its release: no round trips, no I/O
+    # Two of the four are a savepoint and its release: no round trips, no I/O.
+    "sqlite3": (1, 2, 4, 2),
 }
 
 

@@ -51,9 +51,8 @@ async def test_every_order_is_applied_once(postgres: Any, nats: Any, nats_url: s
         chance = random.Random(1)
         try:
             for _ in range(KILLS):
-                await asyncio.sleep(
-                    chance.uniform(0.8, 2.0)
-                )  # they must come to work before they are killed
+                # Long enough that they begin to work before they are killed.
+                await asyncio.sleep(chance.uniform(0.8, 2.0))
                 victim = chance.randrange(2)
                 running[victim].kill()
                 running[victim].wait()

@@ -73,9 +73,8 @@ def test_a_fifo_queue_gets_group_and_deduplication_id(client: Any, publisher: An
     found = {one["Body"]: one for one in all_of(client, url)}
     groups = {body: one["Attributes"]["MessageGroupId"] for body, one in found.items()}
     assert groups["2"] == "m-2"
-    assert (
-        len(groups["1"]) == len(groups["3"]) == 64
-    )  # a space and Cyrillic are not allowed: hashed
+    # Hashed: SQS allows neither a space nor Cyrillic.
+    assert len(groups["1"]) == len(groups["3"]) == 64
     assert found["1"]["Attributes"]["MessageDeduplicationId"] == "m-1"
     assert found["1"]["MessageAttributes"][KEY]["StringValue"] == "customer 1"
     assert found["3"]["MessageAttributes"]["id"]["StringValue"] == "é" * 100

@@ -239,7 +239,7 @@ async def test_the_async_doctor_says_the_same():
         (found,) = [f for f in await receiver.doctor() if "ran again" in f.what]
         assert (found.level, found.what) == (
             "ok",
-            "of the 1 newest records, no duplicate came after the retention and ran again",
+            "none of the 1 newest records is a duplicate that came after the retention and ran again",
         )
         clock.advance(61)
         await receiver.process("tx-1", lambda: 1)

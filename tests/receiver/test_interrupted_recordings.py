@@ -239,9 +239,8 @@ def test_handlers_in_their_threads_keep_their_claims_whatever_ends_the_batch(
 def test_a_batch_that_is_interrupted_while_it_records_starts_no_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "twicesafe._core.batch.LINGER", 0
-    )  # each is recorded before the next starts
+    # Each is recorded before the next starts.
+    monkeypatch.setattr("twicesafe._core.batch.LINGER", 0)
     bench.store.after = interrupting("complete")
     ran: list[str] = []
 

@@ -566,7 +566,7 @@ def test_an_operator_that_another_one_overtook_copies_from_no_wrong_region(
         regions.switch("eu", to="us")
         world.deliver("us", key)
     monkeypatch.setattr(regions, "_current", lambda home: seen)
-    with pytest.raises(UsageError, match="moved meanwhile"):
+    with pytest.raises(UsageError, match="moved by another operator"):
         regions.switch("eu", to="eu") if act == "switch" else regions.settle("eu")
     [status] = regions.status()
     assert (status.epoch.region, status.epoch.number) == ("us", 2)

@@ -104,9 +104,8 @@ def test_answered_callers_wake_one_after_the_other_and_the_next_write_waits_for_
     lane._line.extend(others)
     # Not the first in the queue, so it leads when it has waited long enough.
     lane._in_batch(module._Ticket(2))
-    monkeypatch.setattr(
-        module, "LONGEST_WAIT", 60
-    )  # a slow machine must not make it check for itself
+    # Even on a slow machine, it must not check for itself.
+    monkeypatch.setattr(module, "LONGEST_WAIT", 60)
     first, last = others
     assert first.wait(0)
     assert not last.wait(0)  # the first wakes it

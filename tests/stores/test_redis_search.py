@@ -123,9 +123,8 @@ def test_names_are_compared_by_the_server_only_where_others_have_keys_too(own_se
         assert receiver.count() == 900
         assert not any(b"MATCH" in call.args for call in calls)
         client.mset({f"session:{number:027}": number for number in range(900)})
-        client.mset(
-            {f"ts:{{.{number}": number for number in range(90)}
-        )  # as ours begin, and shorter
+        # These begin like ours, and are shorter.
+        client.mset({f"ts:{{.{number}": number for number in range(90)})
         calls.clear()
         assert receiver.count() == receiver.stats().total == 900
         firsts = [call for call in calls if call.args[1] == b"0"]

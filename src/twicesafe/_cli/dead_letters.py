@@ -212,7 +212,7 @@ def _which(ids: list[str] | None, everything: bool, reason: str | None, topic: s
 
 def _say_missing(screen: Screen, missing: list[str]) -> None:
     for id_ in missing:
-        screen.say(Text("!", "yellow"), f"there is no dead letter {visible(id_)!r} that matches")
+        screen.say(Text("!", "yellow"), f"no dead letter matches {visible(id_)!r}")
 
 
 def _count(screen: Screen, done: str, chosen: list[Letter], missing: list[str]) -> None:

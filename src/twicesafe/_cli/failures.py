@@ -64,4 +64,6 @@ def count_failures(
         made.add_row(f"{keys:,}", shown, Text(visible(error)), ago(newest[name, error]))
     screen.out.print(made)
     if after:
-        screen.say(Text(f"the newest {counted(limit, 'failed key')}; --limit reads more", "dim"))
+        screen.say(
+            Text(f"only the newest {counted(limit, 'failed key')} counted; raise --limit", "dim")
+        )

@@ -106,8 +106,8 @@ def follow(
     if report.unreadable_count:
         named = ", ".join(id_[:8] for id_ in report.unreadable[:3])
         raise CommandEnded(
-            f"{counted(report.unreadable_count, 'record')} ({named}…) cannot be read, and was not copied: damaged, or "
-            "of a newer version; after a failover their keys are in doubt",
+            f"did not copy {counted(report.unreadable_count, 'record')} ({named}…): damaged, or written by a newer "
+            "version, so it cannot be read; after a failover, keys without a copy are in doubt",
             NO,
         )
     if not good:

@@ -116,7 +116,7 @@ def list_keys(
 def _print_unreadable(screen: Screen, ids: Collection[str]) -> None:
     if ids:
         named = ", ".join(id_[:8] for id_ in islice(ids, 5)) + "…" * (len(ids) > 5)
-        said = f"{counted(len(ids), 'record')} cannot be read ({named}): damaged, or of a newer version"
+        said = f"{counted(len(ids), 'record')} cannot be read ({named}): damaged, or written by a newer version"
         screen.say(Text("!", "yellow"), said)
 
 

@@ -99,7 +99,7 @@ class Screen:
     def stream(self, records: Iterable[Record], unreadable: Iterable[str]) -> None:
         """Print a long list as JSON, record by record, without holding all of it in memory.
 
-        ``unreadable``: is complete when the records are read.
+        ``unreadable`` is complete once all records have been read.
         """
         print('{"records": [', end="")
         for number, record in enumerate(records):

@@ -136,7 +136,7 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
             _refuse(
                 call,
                 ParkedError(
-                    f"{call.policy.max_attempts} attempts (max_attempts) did not finish this key{last}; "
+                    f"this key has used up its attempts (max_attempts={call.policy.max_attempts}){last}; "
                     "an operator must release or resolve it"
                 ),
             )

@@ -153,16 +153,12 @@ def _counted(stats: Stats | None, behind: float, limits: Thresholds) -> Iterator
             yield Check(name, "unknown", None, None, "the store was not counted")
         return
     for state, limit, why in (
-        (
-            State.HELD,
-            limits.held,
-            "their outcome is unknown, and duplicates are refused",
-        ),
-        (State.PARKED, limits.parked, "they have used up their attempts and do not run"),
+        (State.HELD, limits.held, "the outcome is unknown, and duplicates are refused"),
+        (State.PARKED, limits.parked, "all attempts are used up, and nothing runs"),
     ):
-        step = f"`twicesafe keys list --state {state.value}`, then resolve or release each"
+        step = f"run `twicesafe keys list --state {state.value}`, then resolve or release each"
         keys = stats.by_state.get(state, 0)
-        yield _above(state.value, keys, limit, f"{keys:,} keys are {state.value}: {why}", step)
+        yield _above(state.value, keys, limit, f"{keys:,} {state.value}: {why}", step)
     if stats.unreadable:
         yield Check(
             "unreadable",
@@ -170,7 +166,8 @@ def _counted(stats: Stats | None, behind: float, limits: Thresholds) -> Iterator
             stats.unreadable,
             0,
             "these records are damaged, or a newer version wrote them: their keys are refused",
-            "update twicesafe, or `twicesafe keys list` names them: restore or delete their rows in the store",
+            "update twicesafe if a newer version wrote them; else find them with `twicesafe keys list`, and restore or "
+            "delete their rows in the store",
         )
     yield _sized(stats.size, limits.max_bytes)
     yield _above(
@@ -199,7 +196,7 @@ def _sized(size: int | None, most: int | None) -> Check:
 
 def _recent(recent: Recent | None, limits: Thresholds) -> Iterator[Check]:
     if recent is None:
-        why = "not known here: a service with observers counts it; ask its /health"
+        why = "not known here: ask /health of a service with observers"
         for name in ("store_p99", "duplicates", "conflicts", "window", "unprotected"):
             yield Check(name, "unknown", None, None, why)
         return

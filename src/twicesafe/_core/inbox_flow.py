@@ -381,10 +381,10 @@ def _refused(key: Key, reply: Returned, error: StoreError) -> NotStorableError:
 
 
 def _lost(key: Key, error: StoreUnavailableError) -> StoreUnavailableError:
-    """The same as an outage that the handler itself meets: it counts as an attempt."""
+    """It counts as an attempt, like an outage that the handler itself meets."""
     lost = StoreUnavailableError(
-        "the connection of this message ended while its handler ran, so nothing was committed: an outage, or "
-        f"the handler closed it; leave it open ({error.message})",
+        "the connection of this message ended while its handler ran, so nothing was committed; if the handler "
+        f"closed it, leave it open; otherwise look for an outage of the database ({error.message})",
         key=key,
     )
     lost.__cause__ = error

@@ -121,7 +121,7 @@ class Claimed(msgspec.Struct, gc=False):
     closes: bool = False
     """HELD, PARKED: this claim closed the key; later claims find it closed."""
     reason: str = ""
-    """HELD, PARKED: what the record says about why; empty: a worker stopped, or it says nothing."""
+    """HELD, PARKED: the recorded reason; empty: a worker stopped, or no reason was recorded."""
     locked: bool = False
     """BUSY: an open inbox transaction holds the key. Its end is not announced, so poll."""
     steps: list[Step] | None = None

@@ -171,7 +171,7 @@ class ToolGuard(Generic[R]):
         return _Exchange(self, ToolCall(tool=tool, arguments=arguments, key=key, **who), run)
 
     def _require_signature(self, given: Invocation) -> None:
-        """As for any sender's key. A key that is made from the identity is made here, so it has none."""
+        """As for any sender's key. A key that we make from the identity needs no signature."""
         check = self._receivers[given.tool].policy.signatures
         if check is None or given.key is None:
             return

@@ -62,7 +62,7 @@ class IdempotencyMiddleware:
             finally:
                 if task.done():
                     self._running.discard(task)
-                    del running.over  # its error holds this frame: a cycle, for the collector
+                    del running.over  # its error refers to this frame: a reference cycle
                 else:
                     task.add_done_callback(self._running.discard)
         if isinstance(step, Respond):

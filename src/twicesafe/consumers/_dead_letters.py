@@ -6,7 +6,7 @@ It keeps its id, so a replay runs under the same key. The headers:
     twicesafe-dead-error      the class of the error
     twicesafe-dead-topic      where a replay sends it: the topic, the subject, the queue,
     twicesafe-dead-place      …and, for Redis, the stream
-    twicesafe-dead-broker     the kind of broker that has it
+    twicesafe-dead-broker     the kind of broker that it came from
     twicesafe-dead-position   its position there
     twicesafe-dead-consumer   who gave up on it
     twicesafe-dead-key        its full key: a JSON list of the scope's parts and the value
@@ -110,7 +110,7 @@ def dead_message(
 
 
 def broker_of(source: Source) -> str:
-    """What kind of broker this is, if the source says so: a letter on another kind cannot be sent back from there."""
+    """The kind of broker, if the source names it. From another kind of broker, a letter cannot be sent back to it."""
     named = getattr(source, "broker", "")
     return named if isinstance(named, str) else ""
 

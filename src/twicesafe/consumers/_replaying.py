@@ -146,8 +146,8 @@ class DeadLetters:
         here = broker_of(self.source)
         if letter.broker and here and letter.broker != here:
             raise UsageError(
-                f"the dead letter {letter.id[:80]!r} came from {letter.broker}, and is on {here}: say where to send "
-                "it (to= or --to, a publisher's URL); it stays"
+                f"the dead letter {letter.id[:80]!r} came from {letter.broker}, and is on {here}; it was not moved: "
+                "say where to send it (to= or --to, a publisher's URL)"
             )
 
     def discard(

@@ -69,7 +69,7 @@ ALERTS: Final = (
         "10m",
         "ticket",
         "Keys are held: their outcome is unknown, and their duplicates are refused.",
-        "`twicesafe keys list --state held`, find out what was done, then resolve or release each.",
+        "Run `twicesafe keys list --state held`, find out what was done, then resolve or release each.",
     ),
     Alert(
         "TwicesafeKeysParked",
@@ -77,7 +77,7 @@ ALERTS: Final = (
         "10m",
         "ticket",
         "Keys are parked: they have used up their attempts.",
-        "`twicesafe keys list --state parked`, fix the cause, then release each.",
+        "Run `twicesafe keys list --state parked`, fix the cause, then release each.",
     ),
     Alert(
         "TwicesafeWindowTooShort",
@@ -159,7 +159,7 @@ ALERTS: Final = (
         "5m",
         "ticket",
         "Lanes of the outbox are parked: a message used up its attempts.",
-        "`twicesafe outbox parked`, fix the cause, then retry or skip.",
+        "Run `twicesafe outbox parked`, fix the cause, then retry or skip.",
     ),
 )
 

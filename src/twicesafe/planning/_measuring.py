@@ -64,8 +64,8 @@ class Measured:
         if not self.records:
             return []
         if not self.late:
-            among = f"of the {self.records:,} newest records, no duplicate came after the retention"
-            return [Finding("ok", f"{among} and ran again", "")]
+            none = f"none of the {self.records:,} newest records is a duplicate that came after the retention"
+            return [Finding("ok", f"{none} and ran again", "")]
         return [
             Finding(
                 "warn",

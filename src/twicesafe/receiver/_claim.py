@@ -164,7 +164,7 @@ class _Claim(Generic[T]):
         self._token = active.set(admitted)
 
     def _to_end(self, value: Any = None) -> ActiveClaim:
-        """The claim, if this block may end it, with this value. Until the store confirms it, it is unsure."""
+        """The claim, if this block may end it with this value. Until the store confirms the end, it is unsure."""
         if type(value) is CoroutineType:
             raise refuse_coroutine(value)
         if self._fence == 0:
@@ -274,9 +274,8 @@ def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
     except StoreUnavailableError:
         raise
     except StoreError:
-        ack = yield from _ask_three_times(
-            call, without_payload(ask)
-        )  # without its reason: holding the key matters more
+        # Again without its reason: holding the key matters more.
+        ack = yield from _ask_three_times(call, without_payload(ask))
     claim.settled = True
     if ack is not Ack.OK:
         raise LeaseLostError("another worker took over before it could be held", key=claim.key)

@@ -34,9 +34,8 @@ class OperatorFlows(ReceiverBase):
         try:
             yield from operate(key, ask)
         except TwicesafeError:
-            self._runtime.uncache(
-                key.id
-            )  # the store may have done it: perhaps only the answer was lost
+            # The store may have done it: perhaps only the answer was lost.
+            self._runtime.uncache(key.id)
             raise
         self._runtime.uncache(key.id)  # after the store's change, so nothing refills it
 

@@ -243,7 +243,7 @@ _FRACTION: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 Samples: TypeAlias = Mapping[str, float | tuple[str, ...] | None]
-"""By option of a driver: a number that is an example, or all words that are possible; None: not checked."""
+"""For each option of a driver: a number as an example, or all words that it accepts; None: not checked."""
 
 
 def check_driver_options(given: Iterable[tuple[str, str]], samples: Samples) -> None:

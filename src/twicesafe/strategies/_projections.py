@@ -32,10 +32,8 @@ _REACHED: Final = (
 _AFTER: Final[dict[Dialect, tuple[str, str]]] = {
     "sqlite": ("n > ? ORDER BY n", ""),
     "postgresql": (f"(tick, n) > (?, ?) AND tick < {_HORIZON} ORDER BY tick, n", ""),
-    "mysql": (
-        "n > ? ORDER BY n",
-        " LOCK IN SHARE MODE",
-    ),  # the newest rows, not those of our snapshot
+    # The lock reads the newest rows, not those of our snapshot.
+    "mysql": ("n > ? ORDER BY n", " LOCK IN SHARE MODE"),
 }
 """Events after a position, as far as no transaction can still commit an earlier one."""
 

@@ -74,11 +74,8 @@ def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]
 def _committed(
     state: RunState, call: StepCall, ask: RecordStep, reply: Returned, sent: float, span: float
 ) -> Flow[Reply]:
-    state.committing[call.name] = (
-        call,
-        ask,
-        reply.value,
-    )  # a cancellation ends this flow at its next command
+    # Noted before the COMMIT is sent: a cancellation ends this flow at its next command.
+    state.committing[call.name] = (call, ask, reply.value)
     try:
         yield OnTransaction(call.transaction, "commit")
     except Exception as error:
@@ -86,9 +83,8 @@ def _committed(
         if not (yield from _is_recorded(state, ask)):
             del state.committing[call.name]
             return Raised(error)
-        state.notify(
-            ev.StoreFailed(state.claim.key, "commit", type(error).__name__)
-        )  # maybe of a hook
+        # The error may be one of a hook of the connection.
+        state.notify(ev.StoreFailed(state.claim.key, "commit", type(error).__name__))
     if span:
         claim = state.claim
         claim.renewed = sent

@@ -130,5 +130,5 @@ def credentials(request: HttpRequest, names: Iterable[str], secret: bytes) -> st
 
 @lru_cache(8)
 def _begun(secret: bytes) -> hmac.HMAC:
-    """To start with the secret takes longer than the rest."""
+    """Cached, because starting with the secret takes longer than the rest."""
     return hmac.new(secret, _DOMAIN, "sha256")

@@ -153,7 +153,7 @@ class ResponseRecording:
         self.status = 0
         """0: no response has begun."""
         self.redact_error: Exception | None = None
-        """The exception of the policy's `redact`: nothing is kept."""
+        """What the policy's `redact` raised: then nothing is kept."""
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Record the head. A second head, before any body, replaces the first."""

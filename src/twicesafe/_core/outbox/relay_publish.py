@@ -44,7 +44,7 @@ class _PublishLoop(RelayAnswers):
         self.pause = 0.0
         self.asleep = False
         self.usable: dict[int, int] = {}
-        """The slots that this relay may publish from, as this turn began."""
+        """The slots that this relay could publish from when this turn began."""
 
     def run(self) -> Flow[None]:
         state = self.state
@@ -117,7 +117,7 @@ class _PublishLoop(RelayAnswers):
         return len(rows)
 
     def _has_enough(self) -> bool:
-        """Lanes are ready. After an outage: one that cannot be to blame for it, unless many are ready.
+        """Whether enough lanes are ready. After an outage, one of them must not be a suspect, unless many are ready.
 
         The suspects alone would be retried forever, with nothing to compare them with.
         """

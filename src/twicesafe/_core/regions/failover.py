@@ -150,15 +150,15 @@ def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
 
 
 def _refuse_moved(move: Move, source: str) -> None:
-    """Another operator was faster: what would be copied now is of the wrong region."""
+    """Another operator moved the keys first, so the wrong region would be copied."""
     if source != move.source:
         raise _moved(move)
 
 
 def _moved(move: Move) -> UsageError:
     return UsageError(
-        f"the keys of {move.key.value!r} moved meanwhile; nothing was changed; look at regions.status(), then "
-        "decide again",
+        f"the keys of {move.key.value!r} were moved by another operator meanwhile; nothing was changed; look at "
+        "regions.status(), then decide again",
         key=move.key,
     )
 
@@ -230,7 +230,7 @@ def _copied(move: Move, epoch: Epoch, settling: Settling | None = None) -> Regio
 
 
 def _uncopied(epoch: Epoch, found: Copied) -> tuple[str, ...]:
-    """What an older region could not tell is not known to the next one either."""
+    """Records that could not be read in an earlier move are unknown to the next region, too."""
     return tuple({**dict.fromkeys(epoch.uncopied), **dict.fromkeys(found.unreadable)})
 
 

@@ -40,7 +40,7 @@ NAMED: Final = 20
 """Keys of problems that a report names."""
 
 LEFT: Final = 1_000
-"""Records that a follower may leave behind. A pass that leaves more is not counted, and the lag grows."""
+"""Records that a pass may fail to copy. A pass that fails to copy more is not counted, so the lag grows."""
 
 AHEAD: Final = 5_000
 """Milliseconds that the clock of a follower may be ahead of the one that reads its progress."""
@@ -55,7 +55,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the source recorded before this was copied (ms since 1970, the follower's clock)."""
     passes: int = 0
     left: tuple[str, ...] = ()
-    """But for these: ids, in hex, of records that could not be read, or that the target refused. Every pass tries
+    """Except these: ids, in hex, of records that could not be read, or that the target refused. Every pass tries
     them again."""
 
     def lag(self, now: int) -> float | None:
@@ -224,7 +224,7 @@ def _copy(seen: _Pass, found: Page, steps: bool, settling: Settling | None) -> R
 
 
 def _read_again(left: tuple[str, ...]) -> RegionFlow[Page]:
-    """What earlier passes could not copy. A record that is gone, is left out."""
+    """What earlier passes could not copy. A record that is gone is left out."""
     page = Page([])
     if not left:
         return page
@@ -235,7 +235,7 @@ def _read_again(left: tuple[str, ...]) -> RegionFlow[Page]:
         elif isinstance(row, Exception):
             raise row
         elif row is not None:
-            if len(row.id) < 32 and row.value:  # the source keeps half of it
+            if len(row.id) < 32 and row.value:  # the source keeps half of the id
                 row.id = Key(row.value, row.scope, absolute=True).id
             page.rows.append(row)
     return page

@@ -125,7 +125,7 @@ def _normal(value: Any) -> Any:
     if isinstance(value, Mapping):
         found = {_name(name): _normal(item) for name, item in value.items() if item is not None}
         if len(found) < sum(item is not None for item in value.values()):
-            raise InvalidKeyError("two of its arguments have names that are equal in Unicode (NFC)")
+            raise InvalidKeyError("two argument names are equal after Unicode normalisation (NFC)")
         return found
     if isinstance(value, (list, tuple)):
         return [_normal(item) for item in value]

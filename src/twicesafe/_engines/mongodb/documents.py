@@ -240,7 +240,7 @@ def upsert(record: Versioned) -> DriverCall:
 
 
 def insert_claim(ask: ClaimRequest, now: int) -> DriverCall:
-    """`upsert` of the record of a claim that finds none, without that record: most repeats need no other."""
+    """The `upsert` of a new key's record, made from the request alone. Most repeats need no other command."""
     key = ask.key
     body: Document = {"scope": [_text(part) for part in key.scope]} if key.scope else {}
     body |= {

@@ -63,7 +63,7 @@ _DRIVER: Final[dict[str, int | tuple[str, ...]]] = {
         ("tlsinsecure", "tlsallowinvalidcertificates", "tlsallowinvalidhostnames"), _WORDS
     ),
 }
-"""Options of the driver with a number or a truth value; it compares their names in small letters."""
+"""Options of the driver with a number or a truth value. PyMongo compares their names in lower case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

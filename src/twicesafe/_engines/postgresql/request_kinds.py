@@ -182,7 +182,7 @@ def query(sql: tuple[str, str], values: list[tuple[Any, ...]]) -> Query:
 
 def _column(values: tuple[Any, ...]) -> list[Any]:
     """The values of many requests. A value that all of them have is sent once: a driver checks and encodes
-    every element of an array, which is a fifth of a call with asyncpg."""
+    every element of an array. With asyncpg, that is a fifth of a call."""
     first = values[0]
     if first == values[-1] and values.count(first) == len(values):
         return [first]

@@ -39,7 +39,7 @@ def code_of(error: BaseException) -> str:
 
 
 def is_unreadable(error: Exception) -> bool:
-    """Whether a script says so of a record, or what was made of its words."""
+    """Whether a record cannot be read: the error of a script, or the exception that we made of it."""
     return isinstance(error, CorruptRecordError | SchemaVersionError) or (
         code_of(error) in ("CORRUPT", "VERSION")
     )

@@ -26,11 +26,11 @@ FIRST: Final = 100
 SLICE: Final = 1000
 """Keys that are read at once: the server does nothing else meanwhile, for one or two milliseconds."""
 TOGETHER: Final = 16
-"""Records in one MGET. Valkey 9 loads so many keys of a command into the cache at once (`prefetch-batch-max-size`):
-with 50 of them it takes a sixth more time, with 1,000 a third."""
+"""Records in one MGET. Valkey 9 loads this many keys of a command into the cache at once
+(`prefetch-batch-max-size`). With 50 records in one MGET it takes a sixth more time, with 1,000 a third."""
 SHARED: Final = 0.1
-"""Part of the names in a slice that are not ours: from there on, the server leaves them out. To compare all names
-with a pattern takes the server a fifth of the time of a SCAN."""
+"""If more than this part of the names in a slice are not ours, the server leaves them out from then on. Comparing
+every name with a pattern takes the server a fifth of the time of a SCAN."""
 SMALL: Final = 1024
 """Bytes of a record: with larger ones, results would be most of what travels."""
 ALLOWED: Final = 262_144
@@ -181,7 +181,7 @@ class RecordScan:
             self._nodes |= {other: _Node() for other in range(number + 1, number + 1 + NODES)}
         node.cursor, found = reply
         node.is_listed = node.cursor == b"0"
-        # A pattern ends with its star: to compare the end of each key takes as long as the rest of the SCAN.
+        # The pattern ends with its star: comparing the end of each key would take as long as the rest of the SCAN.
         # Of all keys that begin so, only records have this length.
         before = self._programs.before
         length = len(before) + 33

@@ -80,7 +80,7 @@ class _Search(_Question):
         numbers = {number_of(state) for state in states}
         numbers |= set(range(len(STATES), 16))  # those of damaged records
         self._firsts = frozenset(n for n in ALL if n not in KNOWN or n & 15 in numbers)
-        """The first bytes of records that need a closer look; that may be to name one of an unknown layout."""
+        """The first bytes of records that need a closer look. Those of an unknown layout do, to be named."""
         self._flags = frozenset(flags for flags in ALL if self._may_have(flags))
         self._newer, self._older = 0, 1 << 63
         """Only records that were created at these times or between them."""
@@ -324,8 +324,8 @@ def _id(name: bytes) -> bytes:
 def rows_of(
     ids: list[bytes], replies: list[Any], others: dict[str, None]
 ) -> Iterator[tuple[int, Row]]:
-    """The rows in replies of `peek` and `read`, each with the time of its node; those that exist. The names of those
-    that cannot be read are added to the others."""
+    """The rows in replies of `peek` and `read`, each with the time of its node. Missing records are left out. The names
+    of those that cannot be read are added to ``others``."""
     for id_, reply in zip(ids, replies, strict=True):
         if isinstance(reply, Exception):
             if not is_unreadable(reply):

@@ -42,7 +42,7 @@ __all__ = ["RelayPrograms"]
 
 
 class RelayPrograms(OutboxDialect):
-    """The base class of `OutboxPrograms`: one program per request, under the request's `op`, atomic."""
+    """The base class of `OutboxPrograms`: one atomic program per request, named as the request's `op`."""
 
     def __init__(
         self, schema: Schema, mark: Callable[[str], str], now: str, migrates: bool
@@ -70,7 +70,7 @@ class RelayPrograms(OutboxDialect):
         return atomically(self._renew_slots(ask), self.begin)
 
     def _leave(self, owner: bytes) -> Program[LeasedSlots]:
-        """Between the two statements it looks as after a crash, but its slots are free."""
+        """Between the two statements it looks like a relay that crashed, but its slots are free."""
         yield Change(self.sql.release_all, (b"", owner))
         yield Change(self.sql.leave, (owner,))
         return LeasedSlots({}, 0)

@@ -26,7 +26,7 @@ class RelayStatements:
 
         # -- slots
         self.release = f"UPDATE {t}_slots SET owner = ?, lease_until = 0 WHERE owner = ?"
-        """Of all slots, or with a list of them."""
+        """Releases all slots of the owner; with a list of slots after it, only those."""
         self.release_all = mark(self.release)
         self.leave = mark(f"DELETE FROM {t}_relays WHERE owner = ?")
         # Accepted after the end of the lease, too, unless another relay took over (P4).

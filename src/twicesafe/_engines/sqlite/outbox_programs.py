@@ -16,7 +16,7 @@ from ..sql.outbox_programs import OutboxPrograms, RunProgram, SqlOutboxPort
 __all__ = ["CLOCK", "SqliteOutbox", "SqliteOutboxPort"]
 
 CLOCK: Final = "twicesafe_now"
-"""SQLite has no clock. Each connection of the store has this function, which reads the store's."""
+"""SQLite has no clock. On each connection of the store, this function returns the time of the store's clock."""
 
 ROWS: Final = 50
 """In one INSERT: older versions of SQLite allow at most 999 values in a statement."""

@@ -126,7 +126,7 @@ class SqliteStore(SqliteRequests, Store):
 
     def _connect(self) -> sqlite3.Connection:
         connection = super()._connect()
-        store = weakref.ref(self)  # the driver's reference to a function is unknown to Python's gc
+        store = weakref.ref(self)  # Python's gc does not see the driver's reference to `now`
 
         def now() -> int:
             it = store()

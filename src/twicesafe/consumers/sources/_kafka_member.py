@@ -43,7 +43,7 @@ LONG: Final = 0.1
 """Seconds of one poll while there is nothing to commit."""
 
 JOINED_WITHIN: Final = 60.0
-"""Seconds after which a group that has told us nothing of our partitions is taken to have none for us."""
+"""Seconds. A member that has not heard of any partition by then is taken to have none."""
 
 CONFIRMED_WITHIN: Final = 20.0
 """Seconds that `settle` waits for Kafka's answer to a commit."""

@@ -26,7 +26,7 @@ OURS: Final = {
     "enable.auto.commit": False, "enable.auto.offset.store": False,  # only what is done is committed
     "enable.partition.eof": True,  # `drain` learns that there is nothing
 }  # fmt: skip
-"""What must be so."""
+"""Settings that users cannot change."""
 
 CONNECTION: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "client.", "socket.", "broker.")
 """How the names of settings begin that say how to reach the cluster; a producer has them too."""

@@ -48,9 +48,8 @@ class Record(models.Model):  # type: ignore[misc]
         return moment(self.changed_at)
 
     def __str__(self) -> str:
-        kept = (
-            self.id.bytes if isinstance(self.id, UUID) else bytes(self.id)
-        )  # on PostgreSQL a UUID
+        # On PostgreSQL it is a UUID.
+        kept = self.id.bytes if isinstance(self.id, UUID) else bytes(self.id)
         return kept[:4].hex()
 
 

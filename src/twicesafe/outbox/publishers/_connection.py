@@ -102,9 +102,8 @@ class ConnectionPublisher(AsyncCallablePublisher, abc.ABC):
             if known is not None:
                 raise known from error
             if isinstance(error, TimeoutError):
-                hung_up = (
-                    self._connection is None or not self._is_open()
-                )  # some drivers do not wake the waiting task
+                # Some drivers do not wake the waiting task when the connection ends.
+                hung_up = self._connection is None or not self._is_open()
                 raise BrokerUnavailableError(
                     f"{self.broker} did not confirm in time",
                     blames="alone" if hung_up else "compared",

@@ -150,7 +150,7 @@ def kafka_url(
 
 
 _END: Final = "twicesafe.end"
-"""No setting of librdkafka: with it, a client is never made."""
+"""Not a setting of librdkafka, which therefore never makes a client with it."""
 
 
 def _check_kafka_option(name: str, value: str, ours: Mapping[str, Any]) -> None:
