@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def test_work_in_progress_elsewhere_goes_back_to_the_queue(
         pauses.append(seconds)
         elsewhere.release()
 
-    monkeypatch.setattr("twicesafe.integrations.rq.time.sleep", pause)
+    monkeypatch.setattr("twicesafe.integrations.rq.time", SimpleNamespace(sleep=pause))
     with elsewhere:
         job = done(queue, rq_jobs.charge, 5, job_id="t", retry=Retry(max=1))
     assert job.return_value() == {"cents": 5, "run": 1}
@@ -135,7 +136,7 @@ def test_a_job_that_was_put_off_keeps_the_retries_that_it_returns(
         if len(pauses) == 4:
             elsewhere.release()
 
-    monkeypatch.setattr("twicesafe.integrations.rq.time.sleep", pause)
+    monkeypatch.setattr("twicesafe.integrations.rq.time", SimpleNamespace(sleep=pause))
     with elsewhere:
         job = done(queue, rq_jobs.ask_twice, job_id="t")
     assert job.return_value() == "answered"

@@ -165,7 +165,8 @@ def _settled(
         isinstance(part, Unwind) or is_unfinished(part) for part in parts
     ):
         return (yield from suspend(call, state, inner))
-    undoable = bool(state.undos or state.in_doubt) or bool(state.unregistered())
+    # Steps that still run if the claim seems lost: whether they are recorded is not known here.
+    undoable = bool(state.undos or state.in_doubt or state.running or state.unregistered())
     is_final = isinstance(reply, Raised) and _is_final(call, claim, reply.error)
     if undoable and is_final and state.held_by is None:
         return (yield from undo_all(call, state, reply))
