@@ -137,7 +137,7 @@ def _finish(call: Call, claim: ActiveClaim) -> Flow[Outcome[Any] | Raised]:
         return (yield from settle(call, claim, reply))
     state.ended = True
     yield from _until_quiet(state)
-    if claim.gone:
+    if claim.gone or _only_the_next_knows(state, reply):
         call.notify(ev.LeaseLost(call.key))
         if isinstance(reply, Raised) and isinstance(reply.error, LeaseLostError):
             return reply
@@ -165,7 +165,7 @@ def _settled(
         isinstance(part, Unwind) or is_unfinished(part) for part in parts
     ):
         return (yield from suspend(call, state, inner))
-    # Steps that still run if the claim seems lost: whether they are recorded is not known here.
+    # Steps still run if the claim seems lost, and may be recorded.
     undoable = bool(state.undos or state.in_doubt or state.running or state.unregistered())
     is_final = isinstance(reply, Raised) and _is_final(call, claim, reply.error)
     if undoable and is_final and state.held_by is None:
@@ -179,6 +179,13 @@ def _until_quiet(state: RunState) -> Flow[None]:
     """Steps of other threads and tasks may still run: their results are recorded first."""
     while state.running and not state.claim.lost:
         yield Sleep(QUIET_POLL)
+
+
+def _only_the_next_knows(state: RunState, reply: Reply) -> bool:
+    """The claim seems lost, and steps still run: whether they are recorded, and must be undone, is not known here."""
+    if not state.running or not isinstance(reply, Raised):
+        return False
+    return all(isinstance(part, (Exception, Unwind)) for part in parts_of(reply.error))
 
 
 def _is_final(call: Call, claim: ActiveClaim, error: BaseException) -> bool:
