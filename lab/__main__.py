@@ -201,6 +201,8 @@ def _field(asked: argparse.Namespace) -> int:
 def _simulate(asked: argparse.Namespace) -> int:
     study = STUDIES[MUTANTS[asked.mutant].study if asked.mutant else asked.study]
     if asked.seed is None:
+        if asked.mutant:
+            sys.exit("--mutant needs a --seed; `python -m lab mutants NAME` looks for one")
         schedules = asked.schedules or SCHEDULES
         tally = campaign(study, asked.first, schedules, asked.jobs, _progress(schedules))
         return 0 if _told(tally) else 1

@@ -156,7 +156,7 @@ def suspension_counts(patch: Patch) -> None:
     patch(run_lifecycle, "suspend", counted)
 
 
-@mutant("a run is suspended by a worker that has lost it", STUDY)
+@mutant("a run is suspended by a worker that has lost it", STUDY, first=8_000)
 def zombie_suspends(patch: Patch) -> None:
     suspend = run_lifecycle.suspend
 
@@ -341,6 +341,14 @@ def undo_beside_a_step(patch: Patch) -> None:
         yield
 
     patch(durable_run, "_until_quiet", at_once)
+    patch(durable_run, "_only_the_next_knows", lambda state, reply: False)
+
+
+@mutant(
+    "a run that seems lost is undone, although unknown steps may be recorded", STUDY, first=9_500
+)
+def undo_without_knowing(patch: Patch) -> None:
+    patch(durable_run, "_only_the_next_knows", lambda state, reply: False)
 
 
 @mutant("undoing starts before the failure is recorded", STUDY)
