@@ -106,8 +106,8 @@ def switch(move: Move) -> RegionFlow[Epoch]:
         yield from _until(move, cut)
         # All its records are of epochs before the next.
         served = replace(epoch, base=cut * 1000)
-        settling = Settling(served, None, move.ours) if epoch.cut else None
-        rest = yield from _copied(move, epoch, settling)
+        older = Settling(served, None, move.ours)
+        rest = yield from _copied(move, epoch, older if epoch.cut else None, older)
     except (StoreError, UsageError):
         yield from change(move.key, document, closed=False)
         raise
@@ -132,13 +132,15 @@ def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
     found = Copied()
     if epoch.doubt and not lost:
         yield from _until(move, epoch.cut)  # what the old region starts is in its store by then
+        settling = Settling(epoch, epoch.copied_high, move.ours)
         found = yield from follow(
             epoch.source,
             move.now,
             overlap=move.overlap,
             steps=move.steps,
             page=move.page,
-            settling=Settling(epoch, epoch.copied_high, move.ours),
+            settling=settling,
+            older=settling,
             moving=True,
         )
         _refuse_failed(move, found)
@@ -215,7 +217,9 @@ def _opened(
     return opened
 
 
-def _copied(move: Move, epoch: Epoch, settling: Settling | None = None) -> RegionFlow[Copied]:
+def _copied(
+    move: Move, epoch: Epoch, settling: Settling | None = None, older: Settling | None = None
+) -> RegionFlow[Copied]:
     found = yield from follow(
         epoch.region,
         move.now,
@@ -223,6 +227,7 @@ def _copied(move: Move, epoch: Epoch, settling: Settling | None = None) -> Regio
         steps=move.steps,
         page=move.page,
         settling=settling,
+        older=older,
         moving=True,
     )
     _refuse_failed(move, found)

@@ -154,10 +154,12 @@ def follow(
     steps: bool,
     page: int = PAGE,
     settling: Settling | None = None,
+    older: Settling | None = None,
     moving: bool = False,
     tell: Callable[[int], None] | None = None,
 ) -> RegionFlow[Copied]:
     """One pass. `steps`: the source can keep durable runs. `moving`: the register says that there is no doubt.
+    `older`: the next epoch has begun, so all records of the source are of older ones.
 
     The pass that fails changes no progress, so the next one copies the same records again.
     """
@@ -176,7 +178,7 @@ def follow(
         if not moving and (in_doubt := (yield from homes_in_doubt(SOURCE))):
             report = seen.report(before.until, (now() - began) / 1000)
             return msgspec.structs.replace(report, in_doubt=in_doubt)
-        yield from _copy(seen, found, steps, settling)
+        yield from _copy(seen, found, steps, settling, older)
         if left:
             seen.again = {row.id: row for row in found.rows}
         if tell is not None:
@@ -199,7 +201,9 @@ def follow(
     return seen.report(done.until, (now() - began) / 1000)
 
 
-def _copy(seen: _Pass, found: Page, steps: bool, settling: Settling | None) -> RegionFlow[None]:
+def _copy(
+    seen: _Pass, found: Page, steps: bool, settling: Settling | None, older: Settling | None
+) -> RegionFlow[None]:
     seen.unreadable |= dict.fromkeys(found.unreadable)
     rows = []
     for row in found.rows:
@@ -217,7 +221,7 @@ def _copy(seen: _Pass, found: Page, steps: bool, settling: Settling | None) -> R
         if copy is None:
             seen.skipped += 1
         else:
-            rows.append(copy)
+            rows.append(copy if older is None else older.bounded(copy))
     answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
     for row, answer in zip(rows, answers, strict=True):
         yield from _count(seen, row, answer, settling)

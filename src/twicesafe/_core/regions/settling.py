@@ -39,6 +39,13 @@ class Settling(NamedTuple):
         """Whether it is a record of an older epoch."""
         return row.fence <= self.epoch.base and self.is_ours(row)
 
+    def bounded(self, row: Row) -> Row:
+        """A claim that reached the old region after the cut starts nothing, and may hide work that was started: it is
+        of an older epoch, although a fence that is a time is above the base."""
+        if row.state in UNFINISHED and row.fence > self.epoch.base and self.is_ours(row):
+            return replace(row, fence=self.epoch.base)
+        return row
+
     def is_ours(self, row: Row) -> bool:
         return self.ours(Key(row.value, scope=row.scope, absolute=True))
 
