@@ -10,8 +10,9 @@ import pytest
 from tests.regions.worlds import Places, World
 from twicesafe import Key, UsageError
 from twicesafe._core.protocol import Browse, ClaimRequest, Complete, Read
-from twicesafe._core.regions.epochs import SOURCE, TARGET, On
+from twicesafe._core.regions.epochs import SOURCE, TARGET, Epoch, On
 from twicesafe._core.regions.following import follow
+from twicesafe._core.regions.settling import Settling
 from twicesafe.stores.memory import MemoryStore
 from twicesafe.testing import FakeClock
 
@@ -93,3 +94,20 @@ def test_a_lag_that_the_clocks_make_negative_is_unknown(
         world.regions.fail_over("eu", to="us")
     [status] = world.regions.status()
     assert (status.epoch.region, status.lags) == ("eu", {"us": None})
+
+
+def test_a_late_claim_of_the_old_region_does_not_hide_work_that_was_started():
+    """Its fence may be above the base of the next epoch, if fences are times: it would look like new work."""
+    stores = Stores()
+    claim = ClaimRequest(Key("a"), OWNER, HOUR)
+    begun = stores.source.perform(claim).fence
+    stores.follow()
+    stores.clock.advance(2 * HOUR)
+    late = stores.source.perform(ClaimRequest(Key("a"), b"p" * 16, HOUR)).fence
+    assert late > begun
+    stores.follow()
+    assert stores.target.perform(Read(claim.id)).fence == begun
+    epoch = Epoch(number=2, region="us", base=begun, source="eu", doubt=True)
+    settling = Settling(epoch, None, lambda key: True)
+    stores.follow(settling=settling, older=settling, moving=True)
+    assert stores.target.perform(Read(claim.id)).fence <= epoch.base
