@@ -39,7 +39,6 @@ PAGE: Final = 200
 NAMED: Final = 20
 """Keys of problems that a report names."""
 
-STARTED: Final = (State.IN_PROGRESS, State.HELD)
 LEFT: Final = 1_000
 """Records that a pass may fail to copy. A pass that fails to copy more is not counted, so the lag grows."""
 
@@ -223,28 +222,9 @@ def _copy(
             seen.skipped += 1
         else:
             rows.append(copy if older is None else older.bounded(copy))
-    if older is None:
-        rows = yield from _worth_copying(seen, rows)
     answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
     for row, answer in zip(rows, answers, strict=True):
         yield from _count(seen, row, answer, settling)
-
-
-def _worth_copying(seen: _Pass, rows: list[Row]) -> RegionFlow[list[Row]]:
-    """A pass does not know which region serves a key. If it is the target, a late claim in the source must not replace
-    the record of work that was started. (Standing by, a target that knows of such work learns nothing new.)"""
-    begun = [row for row in rows if row.state is State.IN_PROGRESS]
-    if not begun:
-        return rows
-    found = yield On(TARGET, [Read(row.id) for row in begun])
-    known = {
-        row.id
-        for row, here in zip(begun, found, strict=True)
-        if isinstance(here, Row) and here.state in STARTED
-    }
-    worth = [row for row in rows if row.state is not State.IN_PROGRESS or row.id not in known]
-    seen.newer += len(rows) - len(worth)
-    return worth
 
 
 def _read_again(left: tuple[str, ...]) -> RegionFlow[Page]:
