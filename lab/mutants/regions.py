@@ -165,7 +165,7 @@ def doubts_are_not_marked(patch: Patch) -> None:
 # --- failover ------------------------------------------------------------------------------------
 
 
-@mutant("a switch copies from the region that served when it was asked for", STUDY, first=16_080)
+@mutant("a switch copies from the region that served when it was asked for", STUDY)
 def a_switch_copies_from_the_wrong_region(patch: Patch) -> None:
     patch(failover, "_refuse_moved", lambda move, source: None)
 
@@ -176,6 +176,15 @@ def a_switch_does_not_wait(patch: Patch) -> None:
         yield from ()
 
     patch(failover, "_until", at_once)
+
+
+@mutant("a follower copies late claims over what the new region has begun", STUDY, first=99_400)
+def late_claims_are_copied(patch: Patch) -> None:
+    def all_of_them(seen: Any, rows: Any) -> Any:
+        yield from ()
+        return rows
+
+    patch(following, "_without_late_claims", all_of_them)
 
 
 @mutant("an epoch is opened without raising the fences of its store", STUDY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +13,19 @@ from tests.regions.worlds import Places, World
 from twicesafe import HeldError, Key, LeaseLostError, NotHomeError
 from twicesafe._core.regions import claiming
 from twicesafe._core.regions.epochs import REGISTER, key_of
-from twicesafe._core.regions.pausing import homes_in_doubt, pause, resume
+from twicesafe._core.regions.pausing import (
+    DOCUMENT,
+    _new,
+    has_taken_over,
+    homes_in_doubt,
+    pause,
+    resume,
+)
 from twicesafe._values.keys import new_owner
 from twicesafe.errors import CorruptRecordError, StoreUnavailableError
 from twicesafe.regions import AsyncRegions
 from twicesafe.regions._performing import perform
-from twicesafe.stores import Adopt, ClaimRequest, Read
+from twicesafe.stores import Ack, Adopt, ClaimRequest, Forget, Read
 
 HERE = "here"
 
@@ -155,12 +163,33 @@ def test_what_is_said_of_a_later_epoch_stays(places: Places):
 
 
 def test_an_unreadable_list_of_doubts_copies_nothing(world: World):
-    from twicesafe._core.regions.pausing import DOCUMENT, _new
-
     world.regions._stores["eu"].perform(Adopt(_new(b"{", 1)))
     with pytest.raises(CorruptRecordError, match="nothing is copied from this store") as error:
         world.regions.follower("eu", "us").once()
     assert error.value.key == DOCUMENT
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_list_of_doubts_that_was_forgotten_is_written_again(places: Places, kind: str):
+    """The advice for a list that is damaged."""
+    store = World(places, (kind, kind)).regions._stores["us"]
+    asked: list[Any] = []
+
+    def bounded(request: Any) -> Any:
+        asked.append(request)
+        assert len(asked) < 20
+        return store.perform(request)
+
+    stores: Any = {HERE: SimpleNamespace(perform=bounded)}
+    eu = key_of("shop", "eu")
+    perform(pause(HERE, eu, 2, 1), stores)
+    for _ in range(2):
+        assert store.perform(Forget(DOCUMENT.id, "ann", "damaged", 3_600_000)) is Ack.OK
+        assert perform(has_taken_over(HERE), stores) is False
+        perform(resume(HERE, eu, 2, 1), stores)
+        assert perform(has_taken_over(HERE), stores) is True
+    perform(pause(HERE, eu, 3, 1), stores)
+    assert perform(homes_in_doubt(HERE), stores) == ("eu",)
 
 
 def test_an_async_follower_waits_for_the_end_of_the_doubt(places: Places):

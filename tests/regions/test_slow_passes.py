@@ -9,9 +9,10 @@ import pytest
 
 from tests.regions.worlds import Places, World
 from twicesafe import Key, UsageError
-from twicesafe._core.protocol import Browse, ClaimRequest, Complete, Read
+from twicesafe._core.protocol import Browse, ClaimRequest, Complete, RaiseFences, Read
 from twicesafe._core.regions.epochs import SOURCE, TARGET, Epoch, On
 from twicesafe._core.regions.following import follow
+from twicesafe._core.regions.pausing import announce
 from twicesafe._core.regions.settling import Settling
 from twicesafe.stores.memory import MemoryStore
 from twicesafe.testing import FakeClock
@@ -37,6 +38,9 @@ class Stores:
     def follow(self, between: Callable[[int], None] = lambda page: None, **more: Any) -> Any:
         """One pass, two records at a time; `between` happens before each page but the first."""
         flow = follow("eu", self.clock, overlap=OVERLAP, steps=False, page=2, **more)
+        return self.run(flow, between)
+
+    def run(self, flow: Any, between: Callable[[int], None] = lambda page: None) -> Any:
         places = {SOURCE: self.source, TARGET: self.target}
         reply: Any = None
         pages = 0
@@ -109,3 +113,20 @@ def test_a_late_claim_of_the_old_region_does_not_hide_work_that_was_started():
     settling = Settling(epoch, None, lambda key: True)
     stores.follow(settling=settling, older=settling, moving=True)
     assert stores.target.perform(Read(claim.id)).fence <= epoch.base
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_follower_that_was_not_stopped_does_not_replace_what_the_new_region_has_begun(
+    moved: bool,
+):
+    """The old region's store gets a claim after the cut, and a pass that knows of no epoch copies it."""
+    stores = Stores()
+    begun = stores.target.perform(ClaimRequest(Key("a"), OWNER, HOUR))
+    late = ClaimRequest(Key("a"), b"p" * 16, HOUR)
+    stores.source.perform(RaiseFences(begun.fence))
+    assert stores.source.perform(late).fence > begun.fence
+    if moved:
+        stores.run(announce(TARGET, Key("eu", scope=("regions", "shop")), stores.clock()))
+    stores.follow()
+    row = stores.target.perform(Read(late.id))
+    assert (row.owner == OWNER) is moved

@@ -36,6 +36,8 @@ QUIET: Final = 6.0
 """Seconds after which nothing more goes wrong."""
 LEASE: Final = 0.3
 SKEW: Final = 0.1
+SLOW_EVERY: Final = 8
+"""One plan of this many has operators who act on what they saw some time ago."""
 LATE: Final = (0.02, 0.4, 0.4, 1.1, 2.5)
 """Seconds by which a request or its reply is late: also longer than a cut, than the lease of a claim, and than
 all passes between two moves."""
@@ -70,6 +72,19 @@ class Plan(msgspec.Struct, frozen=True):
     """By how many milliseconds the clocks of the two stores, the register and the senders are wrong."""
 
 
+def _slow_operators(moves: list[Incident], chance: random.Random) -> list[Incident]:
+    """Before each move another operator looks which region serves, and acts on that when the move is over."""
+    return [
+        Incident(
+            round(max(0.0, move.at - 0.3 * chance.random()), 3),
+            "switch",
+            chance.randrange(2),
+            chance.choice((0.7, 1.2, 2.0)),
+        )
+        for move in moves
+    ]
+
+
 def draw(seed: int) -> Plan:
     chance = random.Random(f"regions {seed}")
     workers = len(REGIONS) * WORKERS
@@ -78,6 +93,8 @@ def draw(seed: int) -> Plan:
         Incident(at, chance.choices(ACTS, (10, 6, 5, 1))[0], (turn + (chance.random() < 0.8)) % 2)
         for turn, at in enumerate(times)
     ]
+    if seed % SLOW_EVERY == 0:
+        moves += _slow_operators(moves, random.Random(f"slow operators {seed}"))
     deliveries = []
     for key in range(KEYS):  # around a move, and after it
         first = max(0.0, chance.choice(times) + chance.uniform(-0.8, 0.2))

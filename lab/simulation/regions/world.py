@@ -97,7 +97,7 @@ class World(VirtualWorld):
         self._requests = itertools.count()
         self._numbers = itertools.count(1)
         self._cuts: dict[tuple[str, str], float] = {}
-        self._operators: list[tuple[Actor, FlowRun]] = []
+        self._operators: list[Actor] = []
         self._first_sent = {
             key: min((d.at for d in plan.deliveries if d.key == key), default=0.0)
             for key in range(KEYS)
@@ -264,7 +264,8 @@ class World(VirtualWorld):
         flow = following.follow(source, self.wall, overlap=OVERLAP, steps=False, page=PAGE)
         FlowRun(self, self._follower, target, places, flow, lambda found: None)
 
-    def _act(self, kind: str, to: str) -> None:
+    def _act(self, kind: str, to: str, later: float = 0.0) -> None:
+        """`later`: the operator is slow. What he looked at may have changed meanwhile."""
         epoch = self._serving()
         lease, skew = int(LEASE * 1000), int(SKEW * 1000)
         source = epoch.region
@@ -284,8 +285,12 @@ class World(VirtualWorld):
         operator = Actor()
         if self.say:
             self.say(f"»      {kind} to {move.to}")
-        run = FlowRun(self, operator, "", places, flow, partial(self._acted, kind))
-        self._operators.append((operator, run))
+        self._operators.append(operator)
+        run = partial(FlowRun, self, operator, "", places, flow, partial(self._acted, kind))
+        if later:
+            self.after(later, operator, run)
+        else:
+            run()
 
     def _acted(self, kind: str, found: Any) -> None:
         end = "done"
@@ -304,7 +309,7 @@ class World(VirtualWorld):
     def _happen(self, incident: Incident) -> None:
         kind, target, until = incident.kind, incident.target, self.now + incident.seconds
         if kind in ACTS:
-            self._act(kind, REGIONS[target])
+            self._act(kind, REGIONS[target], incident.seconds)
             return
         self.seen["incident", kind] += 1
         if self.say:
@@ -326,7 +331,7 @@ class World(VirtualWorld):
             if key.id in self.stores[where]._rows:
                 self.damaged.add((where, key.id))
         else:
-            for operator, _ in self._operators:
+            for operator in self._operators:
                 operator.alive = False
 
     def _restart(self, number: int) -> None:

@@ -20,7 +20,7 @@ from ...errors import ConfigurationError, StoreError, UsageError
 from ..protocol import Ack, RaiseFences
 from .epochs import TARGET, Epoch, On, RegionFlow, change, look
 from .following import LEFT, PAGE, Copied, Progress, follow, progress_of
-from .pausing import pause, resume
+from .pausing import announce, pause, resume
 from .settling import Settling
 
 __all__ = ["Move", "Wait", "current", "fail_over", "settle", "switch"]
@@ -87,8 +87,8 @@ def fail_over(move: Move, max_lag: float) -> RegionFlow[Epoch]:
             key=move.key,
         )
     document = yield from _closed(move, epoch, document)
-    cut = move.now() + move.lease + move.skew
     yield from pause(TARGET, move.key, epoch.number + 1, move.now())
+    cut = move.now() + move.lease + move.skew
     return (
         yield from _opened(move, epoch, document, cut, before, copied_high=before.high, doubt=True)
     )
@@ -100,6 +100,7 @@ def switch(move: Move) -> RegionFlow[Epoch]:
         return epoch
     _refuse_moved(move, epoch.region)
     yield from _copied(move, epoch)  # most of it, while the old region works
+    yield from announce(TARGET, move.key, move.now())
     document = yield from _closed(move, epoch, document)
     cut = move.now() + move.lease + move.skew
     try:

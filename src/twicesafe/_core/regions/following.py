@@ -21,7 +21,7 @@ from ...errors import CorruptRecordError, SchemaVersionError, StoreUnavailableEr
 from ..durable.run_requests import LoadRun
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
 from .epochs import OWN_SCOPES, SOURCE, TARGET, On, RegionFlow, put_document
-from .pausing import homes_in_doubt
+from .pausing import has_taken_over, homes_in_doubt
 from .settling import UNFINISHED, Settling, learn, settle_row
 
 __all__ = [
@@ -38,6 +38,8 @@ PAGE: Final = 200
 
 NAMED: Final = 20
 """Keys of problems that a report names."""
+
+BEGUN: Final = (State.IN_PROGRESS, State.HELD)
 
 LEFT: Final = 1_000
 """Records that a pass may fail to copy. A pass that fails to copy more is not counted, so the lag grows."""
@@ -222,9 +224,32 @@ def _copy(
             seen.skipped += 1
         else:
             rows.append(copy if older is None else older.bounded(copy))
+    if older is None and (yield from has_taken_over(TARGET)):
+        rows = yield from _without_late_claims(seen, rows)
     answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
     for row, answer in zip(rows, answers, strict=True):
         yield from _count(seen, row, answer, settling)
+
+
+def _without_late_claims(seen: _Pass, rows: list[Row]) -> RegionFlow[list[Row]]:
+    """Leave out claims of keys on which the target already records work.
+
+    A pass does not know which region serves a key. If the target serves it, a late claim in the source must not
+    replace the record of work that the target started. If the source serves it, the target already knows that
+    work was started.
+    """
+    claims = [row for row in rows if row.state is State.IN_PROGRESS]
+    if not claims:
+        return rows
+    found = yield On(TARGET, [Read(row.id) for row in claims])
+    begun = {
+        row.id
+        for row, here in zip(claims, found, strict=True)
+        if isinstance(here, Row) and here.state in BEGUN
+    }
+    kept = [row for row in rows if row.state is not State.IN_PROGRESS or row.id not in begun]
+    seen.newer += len(rows) - len(kept)
+    return kept
 
 
 def _read_again(left: tuple[str, ...]) -> RegionFlow[Page]:
