@@ -9,14 +9,16 @@ here how to recreate it. This is the only module that registers with the interpr
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import MethodType
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
-__all__ = ["RenewedLock", "around_fork", "in_child", "pid"]
+__all__ = ["RenewedLock", "around_fork", "end_child", "in_child", "pid"]
 
 _Hook: TypeAlias = Callable[[], None]
 _Hooks: TypeAlias = dict[object, Callable[[], _Hook | None]]
@@ -39,6 +41,24 @@ def around_fork(before: _Hook, in_parent: _Hook, in_child: _Hook) -> None:
     _add(_before, before)
     _add(_in_parent, in_parent)
     _add(_in_child, in_child)
+
+
+def end_child() -> NoReturn:
+    """Exit from a forked child that must not return into its parent's code. Call it in a ``finally``.
+
+    The exit status is the one that a main program would have if it ended in the same way.
+    """
+    error = sys.exc_info()[1]
+    status = 0 if error is None else 1
+    try:
+        if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+            status = (error.code or 0) & 0xFF
+        elif isinstance(error, SystemExit):
+            sys.stderr.write(f"{error.code}\n")
+        elif error is not None:
+            traceback.print_exception(error)
+    finally:  # also if nothing can be written to stderr
+        os._exit(status)
 
 
 def _add(hooks: _Hooks, hook: _Hook) -> None:

@@ -11,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from twicesafe import AsyncReceiver, Backoff, Outbox, OutboxRelay, Policy, Receiver
+from twicesafe import _cli as cli
 from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, DeadLetters, Letter, Message
-from twicesafe.consumers.sources import Received
+from twicesafe.consumers.sources import Received, redis
 from twicesafe.consumers.sources.redis import RedisStreamSource
-from twicesafe.errors import StoreUnavailableError, UsageError
+from twicesafe.errors import ConfigurationError, StoreUnavailableError, UsageError
 from twicesafe.testing import MemoryBroker
 from twicesafe.testing._memory_broker import MemorySource
 
@@ -357,3 +358,37 @@ def test_a_letter_of_another_broker_is_not_sent_where_no_consumer_reads(
         there = f"{place.base}?stream={place.stream}.there"
         assert dead.replay(place.receiver, by="ann", why="x", to=there).replayed == 1
     assert place.client.xlen(f"{place.stream}.there") == 1
+
+
+def test_a_look_creates_neither_the_stream_nor_the_group(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = f"{place.stream}.dead"
+    with DeadLetters.open(place.dead_url) as letters:
+        for look in (letters.look, lambda: letters.replay(place.receiver, by="ann", why="x")):
+            with pytest.raises(ConfigurationError, match=f"no such stream in Redis: {dead}"):
+                look()
+    assert not place.client.exists(dead)
+    for id_ in ("o-1", "o-2"):
+        place.send(id_)
+        place.consume(refuse)
+    monkeypatch.setattr(redis, "PAGE", 1)
+    with DeadLetters.open(place.dead_url) as letters:
+        assert [one.id for one in letters.look()] == ["o-1", "o-2"]
+        assert [one.id for one in letters.look(1)] == ["o-1"]
+        assert place.client.xinfo_groups(dead) == []
+        by_peek = letters.look()
+        assert letters.discard(
+            place.receiver, by="ann", why="x", chosen=lambda one: one.id == "o-1"
+        )
+        assert place.client.xinfo_groups(dead), "an action needs the group"
+        (left,) = letters.look()
+    assert replace(left.message, deliveries=0) == by_peek[1].message
+
+
+def test_the_command_says_that_there_is_no_such_stream(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["dead-letters", "list", "--from", place.dead_url]) == 2
+    assert "no such stream" in capsys.readouterr().err
+    assert not place.client.exists(f"{place.stream}.dead")

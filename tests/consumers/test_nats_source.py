@@ -14,11 +14,13 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.errors import NotFoundError
 
 from lab.field.proxy import Fault
 from tests.consumers.proxied import BehindProxies, problems
 from tests.polling import until
 from twicesafe._core.consuming.message import key_of
+from twicesafe.consumers import DeadLetters
 from twicesafe.consumers.sources.nats import JetStreamSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError
 from twicesafe.testing import ConsumerConformance
@@ -176,6 +178,38 @@ def test_an_operator_may_hold_all_messages_of_a_new_durable(stage: Stage):
         assert member.source.most_held > 1000
 
 
+def test_a_look_at_dead_letters_creates_no_durable_and_no_stream(stage: Stage):
+    ids = [sent.id for sent in stage.send(3)]
+    url = f"{stage.url}?stream={stage.stream}&durable=billing"
+    with DeadLetters.open(url) as dead:
+        letters = dead.look(2)
+        with pytest.raises(NotFoundError):
+            stage.durable()
+        assert [one.id for one in letters] == ids[:2]
+        assert [one.id for one in dead.look()] == ids
+    with DeadLetters.open(f"{url}&filter=no.such") as dead:
+        assert dead.look() == []
+    with stage.source() as member:
+        (first,) = member.fetch(1, stage.seconds)
+    shown = letters[0].message
+    assert replace(first.message, deliveries=0, position=shown.position) == shown
+    missing = url.replace(stage.stream, "NOWHERE")
+    with (
+        DeadLetters.open(missing) as dead,
+        pytest.raises(BrokerUnavailableError, match="no such JetStream stream: NOWHERE"),
+    ):
+        dead.look()
+
+
+def test_a_dead_letter_without_an_id_has_the_same_name_in_every_look(stage: Stage):
+    for _ in range(5):
+        stage.ask(lambda js: js.publish(f"{stage.stream}.a", b"{}"))
+    with DeadLetters.open(f"{stage.url}?stream={stage.stream}&durable=billing") as dead:
+        first, second = dead.look(), dead.look()
+    assert len(first) == 5
+    assert [one.id for one in first] == [one.id for one in second]
+
+
 def test_the_shortest_back_off_of_a_durable_is_its_ack_wait(stage: Stage):
     stage.create(backoff=[2, 10], max_deliver=5)
     with stage.source() as member:
@@ -202,7 +236,9 @@ def test_a_durable_that_would_lose_messages_is_refused(
 def test_a_missing_stream_is_an_outage_until_it_is_there(stage: Stage):
     stage.ask(lambda js: js.delete_stream(stage.stream))
     with stage.source() as member:
-        with pytest.raises(BrokerUnavailableError, match=f"no JetStream stream {stage.stream}"):
+        with pytest.raises(
+            BrokerUnavailableError, match=f"no such JetStream stream: {stage.stream}"
+        ):
             member.fetch(1, 0)
         stage.ask(lambda js: js.add_stream(name=stage.stream, subjects=[f"{stage.stream}.>"]))
         (sent,) = stage.send()

@@ -22,7 +22,7 @@ from tests.consumers.proxied import BehindProxies, problems
 from tests.polling import until
 from twicesafe._core.consuming.message import Message, key_of
 from twicesafe.consumers.sources._amqp import _Questions, message_of, queue_settings
-from twicesafe.consumers.sources.rabbitmq import RabbitSource
+from twicesafe.consumers.sources.rabbitmq import RabbitSource, Receipt
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError, MissingKeyError
 from twicesafe.testing import ConsumerConformance
 from twicesafe.testing._sources import TERMS, BlockingSource
@@ -342,3 +342,48 @@ def test_asking_for_the_settings_of_a_queue_creates_none(stage: Stage):
 def test_a_url_without_a_queue():
     with pytest.raises(ConfigurationError, match="add queue="):
         RabbitSource.open("amqp://127.0.0.1:1/")
+
+
+async def test_what_is_acknowledged_right_before_the_end_is_sent(stage: Stage):
+    import aio_pika
+
+    stage.send(5)
+    source = RabbitSource.open(f"{stage.url}?queue={stage.queue}")
+    got: list[Any] = []
+    while len(got) < 5:
+        got += await source.fetch(5, stage.seconds)
+    await source.acknowledge([one.receipt for one in got])
+    await source.close()
+    async with await aio_pika.connect(stage.url) as connection:
+        queue = await (await connection.channel()).get_queue(stage.queue)
+        assert await queue.get(fail=False) is None
+
+
+def test_what_is_given_back_at_the_end_keeps_its_order(stage: Stage):
+    """A quorum queue would put single messages behind those that were never sent."""
+    ids = [sent.id for sent in stage.send(40)]
+    with stage.source() as member:
+        member.check(replace(TERMS, ordered=True))
+        got: list[Any] = []
+        while len(got) < 10:
+            got += member.fetch(10 - len(got), stage.seconds)
+        member.give_back([one.receipt for one in got[2:]], 0.0)
+        member.acknowledge([one.receipt for one in got[:2]])  # they ended after the stop
+    with stage.source(prefetch="100") as other:
+        again: list[Any] = []
+        while len(again) < 38:
+            again += other.fetch(100, stage.seconds)
+    assert [one.message.id for one in again] == ids[2:]
+
+
+def test_a_connection_that_ends_before_an_acknowledgement_is_sent_is_an_outage(stage: Stage):
+    class Channel:
+        async def basic_ack(self, tag: int, wait: bool) -> None:
+            raise Exception  # as aiormq does
+
+    with stage.source() as member:
+        member.fetch(1, 0.01)
+        receipt = Receipt(Channel(), 1)
+        member.source._held.add(receipt)
+        with pytest.raises(BrokerUnavailableError, match="closed"):
+            member.acknowledge([receipt])

@@ -15,6 +15,7 @@ import pytest
 
 import twicesafe.propagation as propagation
 from twicesafe import AsyncInbox, AsyncReceiver, Inbox, Key, Receiver
+from twicesafe._cli.stopping import interruptible
 from twicesafe._core.inbox_flow import DeferredWrite
 from twicesafe._core.protocol import Claimed, ClaimRequest, Fail, Read, Verdict
 from twicesafe._engines.redis.wakeups import Waiter, WakeupListener
@@ -249,3 +250,9 @@ def test_a_connection_that_was_used_before_the_fork_is_refused() -> None:
     adapted.close()
     with pytest.raises(UsageError, match="closed"):
         adapted.fetch()
+
+
+def test_a_signal_ends_a_child_of_a_command_that_finishes_its_work_first() -> None:
+    with interruptible() as stop:
+        assert forked(lambda: signal.raise_signal(signal.SIGTERM)) == -signal.SIGTERM
+        assert not stop.is_set()

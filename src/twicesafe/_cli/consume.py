@@ -44,10 +44,10 @@ def consume(
         ),
     ],
     concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, help="Handlers that run at once.")
+        int, typer.Option("--concurrency", metavar="N", min=1, help="Handlers that run at once.")
     ] = 8,
     batch: Annotated[
-        int, typer.Option("--batch", min=1, help="Messages to fetch ahead, at most.")
+        int, typer.Option("--batch", metavar="N", min=1, help="Messages to fetch ahead, at most.")
     ] = 100,
     order: Annotated[
         str,

@@ -41,13 +41,16 @@ ReasonOption = Annotated[
     typer.Option("--reason", metavar="TEXT", help="Only letters whose reason contains this."),
 ]
 TopicOption = Annotated[
-    str | None, typer.Option("--topic", metavar="NAME", help="Only letters that came from here.")
+    str | None,
+    typer.Option("--topic", metavar="NAME", help="Only letters that came from this topic."),
 ]
 AllOption = Annotated[bool, flag("--all", help="Every letter that the filters match.")]
 DryRunOption = Annotated[
     bool, flag("--dry-run", help="Count and show what matches; change nothing.")
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Read at most this many letters.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", metavar="N", min=1, help="Read at most this many letters.")
+]
 
 
 def list_letters(
@@ -118,7 +121,11 @@ def replay(
     all_: AllOption = False,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="URL", help="The publisher. Default: the broker of --from."),
+        typer.Option(
+            "--to",
+            metavar="URL",
+            help="Where to send them: a publisher's URL. Default: the broker of --from.",
+        ),
     ] = None,
     limit: LimitOption = 100_000,
     dry_run: DryRunOption = False,
@@ -148,8 +155,8 @@ def replay(
     for id_ in done.held:
         screen.say(
             Text("!", "yellow"),
-            f"{visible(id_)} stays: the outcome of its key is unknown; find out, then "
-            "`twicesafe keys resolve` or `release` it",
+            f"{visible(id_)} stays: the outcome of its key is unknown; find out what happened, then "
+            "run `twicesafe keys resolve` or `release`",
         )
     _say_missing(screen, missing)
     if done.held or missing:
@@ -173,7 +180,7 @@ def discard(
 ) -> None:
     """Delete dead letters. Their keys stay parked, so a repeat does not run.
 
-    --store is the consumer's store: the audit trail of each key gets who and why.
+    --store is the consumer's store. The audit trail of each key there records --by and --why.
     Example: [cyan]twicesafe dead-letters discard order-7 --from 'amqp://localhost?queue=orders.dead' --by ana --why test[/]
     """
     screen = Screen(json)
@@ -192,7 +199,8 @@ def discard(
     if done.unaudited:
         shown = counted(len(done.unaudited), "letter")
         screen.say(
-            Text("!", "yellow"), f"{shown} without a record in this store: who and why are not kept"
+            Text("!", "yellow"),
+            f"{shown} without a record in this store: --by and --why are not kept",
         )
     _say_missing(screen, missing)
     if missing:

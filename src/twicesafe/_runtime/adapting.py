@@ -17,7 +17,17 @@ from .. import _forking
 from .._forking import RenewedLock
 from ..errors import UsageError
 
-__all__ = ["for_event_loop", "for_threads"]
+__all__ = ["for_event_loop", "for_threads", "own_process"]
+
+
+def own_process(user: int) -> int:
+    """The id of this process. Raises if another process (``user``; 0: none) has used the connection."""
+    if user not in (0, _forking.pid):
+        raise UsageError(
+            "this process was forked after its parent had used the connection to the broker; "
+            "open a new connection in this process"
+        )
+    return _forking.pid
 
 
 def for_threads(thing: Any, method: str) -> Any:
@@ -58,18 +68,14 @@ class _OnOwnLoop:
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock.now:
             if self._is_closed:
-                raise UsageError("its connection to the broker is closed; open a new one")
-            if not self._pid:
-                self._pid, self._loop = _forking.pid, asyncio.new_event_loop()
+                raise UsageError("the connection to the broker is closed; open a new one")
+            user, self._pid = self._pid, own_process(self._pid)
+            if not user:
+                self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="twicesafe-broker-loop", daemon=True
                 )
                 self._thread.start()
-            elif self._pid != _forking.pid:
-                raise UsageError(
-                    "this process was forked after the connection to the broker was used, so it is "
-                    "the parent's; open a new one in this process"
-                )
             assert self._loop is not None
             return self._loop
 

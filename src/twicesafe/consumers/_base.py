@@ -13,12 +13,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, Literal, NoReturn, Self, TypeAlias, TypeVar
 
+from .. import _forking
 from .._core.consuming.message import Message, body_of, key_of
 from .._core.consuming.recovery import Recover, default_recovery
 from .._core.consuming.source import Found, Source, Terms
 from .._core.consuming.state import Report
 from .._core.handler_profile import profile_of
 from .._core.resolved_policy import ResolvedPolicy
+from .._runtime.adapting import own_process
 from .._values.keys import KeyLike
 from .._values.policy import Policy
 from .._values.settings import Duration, expect, seconds
@@ -146,6 +148,8 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         self._adapt()
         self._runner: Any = None
         self._starting = self._is_closed = False
+        self._process = 0
+        """The process that uses the connection to the broker; 0: none yet."""
         self._stop_early = False
         """`stop` was called before there was anything to stop."""
 
@@ -263,6 +267,7 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
             raise UsageError("this consumer is closed; open a new one")
         if self._starting or (self._runner is not None and not self._runner.ended):
             raise UsageError("this consumer is already running")
+        self._process = own_process(self._process)
         self._starting = True
         try:
             yield
@@ -275,6 +280,12 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
     def _warn(self, found: Iterable[Found]) -> None:
         for one in found:
             _log.warning("consumer %s: %s; %s", self.source.name, one.problem, one.remedy)
+
+    def _closes(self) -> bool:
+        """Stop and refuse further runs. False: the connections belong to the parent process; leave them open."""
+        self.stop()
+        self._is_closed = True
+        return self._process in (0, _forking.pid)
 
     @property
     def report(self) -> Report:

@@ -2,6 +2,9 @@
 
 The handler awaited something that was cancelled, cancelled its own task, or ran such code by `asyncio.run`. The
 functions that publish dead letters are treated the same.
+
+If a handler forks and the child returns from the handler, the child exits: the claim, the transaction and the
+connections belong to its parent.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from .. import _forking
 from .._runtime.flow_run import time_limit
 
 __all__ = ["contained", "contained_async"]
@@ -24,10 +28,14 @@ def contained(handler: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(handler)
     def handle(*given: Any) -> Any:
+        process = _forking.pid
         try:
             return handler(*given)
         except asyncio.CancelledError as error:
             raise RuntimeError(CANCELLED) from error
+        finally:
+            if _forking.pid != process:
+                _forking.end_child()
 
     return handle
 
@@ -39,7 +47,7 @@ def contained_async(
 
     @functools.wraps(handler)
     async def handle(*given: Any) -> Any:
-        task = asyncio.current_task()
+        process, task = _forking.pid, asyncio.current_task()
         assert task is not None
         try:
             result = await handler(*given)
@@ -52,6 +60,9 @@ def contained_async(
                 raise
             _uncancel(task)
             raise RuntimeError(CANCELLED) from error
+        finally:
+            if _forking.pid != process:
+                _forking.end_child()
         if task.cancelling() and not is_ending():  # it cancelled itself, and had nothing to await
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)

@@ -22,7 +22,7 @@ from .._core.consuming.recovery import DeadLetter
 from .._core.consuming.source import Found
 from .._core.consuming.state import Report
 from .._core.handler_kind import expect_done
-from .._runtime.adapting import for_event_loop, for_threads
+from .._runtime.adapting import for_event_loop, for_threads, own_process
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
 from .._values.records import State
 from .._values.settings import Duration
@@ -66,12 +66,13 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
 
     def check(self) -> list[Found]:
         """Compare the broker's settings with this consumer's: what will go wrong, and the remedy."""
+        self._process = own_process(self._process)
         return list(self._adapted.check(self._terms()))
 
     def close(self) -> None:
         """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
-        self.stop()
-        self._is_closed = True
+        if not self._closes():
+            return
         self._adapted.close()
         if self._dead is not None:
             self._dead.close()
@@ -158,13 +159,14 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
 
     async def check(self) -> list[Found]:
         """Compare the broker's settings with this consumer's: what will go wrong, and the remedy."""
+        self._process = own_process(self._process)
         found: Sequence[Found] = await self._adapted.check(self._terms())
         return list(found)
 
     async def close(self) -> None:
         """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
-        self.stop()
-        self._is_closed = True
+        if not self._closes():
+            return
         await self._adapted.close()
         if self._dead is not None:
             await self._dead.close()

@@ -78,7 +78,14 @@ class DeadLetters:
         return cls(source)
 
     def look(self, limit: int = 1000) -> list[Letter]:
-        """The oldest dead letters, as many as the source may hold at a time. They stay where they are."""
+        """The oldest dead letters, as many as the source may hold at a time. They stay where they are.
+
+        It creates no stream, no group and no durable. A stream that does not exist is an error.
+        """
+        if hasattr(self.source, "peek"):
+            there = self._adapted.peek(limit)
+            if there is not None:
+                return [letter_of(message) for message in there]
         with self._holding() as held:
             self._fetch(held, limit)
             return [letter_of(one.message) for one in held]

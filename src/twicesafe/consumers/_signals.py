@@ -2,7 +2,8 @@
 
 Several may run there, as tasks of one event loop. The first signal stops them all. The same signal again acts
 as it did before they ran; the other one does not, because supervisors send SIGTERM after a terminal's SIGINT.
-The old handlers are back when the last consumer has ended.
+The old handlers are restored when the last consumer has ended. In a forked child they are restored immediately, so
+that a handler can terminate the child.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+
+from .._forking import in_child
 
 __all__ = ["heeding"]
 
@@ -36,11 +39,9 @@ def heeding(stop: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        del _stops[me]
+        _stops.pop(me, None)
         if not _stops:
-            for number in KNOWN:
-                if signal.getsignal(number) is _heed:
-                    _restore(number)
+            _restore_all()
 
 
 def _heed(number: int, frame: object) -> None:
@@ -52,3 +53,17 @@ def _heed(number: int, frame: object) -> None:
 def _restore(number: int) -> None:
     old = _before.get(number)
     signal.signal(number, signal.SIG_DFL if old is None else old)  # None: not set by Python
+
+
+def _restore_all() -> None:
+    for number in KNOWN:
+        if signal.getsignal(number) is _heed:
+            _restore(number)
+
+
+def _leave_to_parent() -> None:
+    _stops.clear()
+    _restore_all()
+
+
+in_child(_leave_to_parent)

@@ -82,11 +82,14 @@ class ConnectionSource(abc.ABC):
             ) from error
 
     @contextlib.asynccontextmanager
-    async def _looking(self, connection: Any) -> AsyncIterator[None]:
-        """On a connection of its own, which takes no part in consuming: it is closed at the end."""
+    async def _looking(self, connection: Any, *, at_length: bool = False) -> AsyncIterator[None]:
+        """Use a separate connection that consumes nothing, and close it at the end.
+
+        ``at_length``: there are many requests, and each has its own time-out.
+        """
         lost: tuple[type[Exception], ...] = (OSError, *self._lost())
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(None if at_length else self._timeout):
                 yield
         except lost as error:
             raise BrokerUnavailableError(

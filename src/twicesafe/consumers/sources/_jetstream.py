@@ -10,7 +10,7 @@ from ..._core.consuming.message import Message
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers._header_lines import text_of
 
-__all__ = ["Confirmations", "PullReplies", "message_of"]
+__all__ = ["Confirmations", "PullReplies", "message_of", "stored_message_of"]
 
 _OURS: Final = frozenset({"nats-msg-id", "twicesafe-id", "twicesafe-key"})
 
@@ -74,15 +74,27 @@ class PullReplies(Replies):
 
 
 def message_of(message: Any) -> Message:
-    headers = {name.lower(): text_of(value) for name, value in (message.headers or {}).items()}
+    """A delivered message."""
     about = message.metadata
+    # The number alone is not enough: a stream that is deleted and created again starts at 1.
+    position = f"{about.stream}/{about.sequence.stream}@{about.timestamp.isoformat()}"
+    return _message(message, about.num_delivered, position)
+
+
+def stored_message_of(stream: str, message: Any) -> Message:
+    """A message that was read from the stream, and not delivered. Its time may be a microsecond earlier than that of
+    a delivery, because nats-py rounds one and cuts the other."""
+    return _message(message, 0, f"{stream}/{message.seq}@{message.time.isoformat()}")
+
+
+def _message(message: Any, deliveries: int, position: str) -> Message:
+    headers = {name.lower(): text_of(value) for name, value in (message.headers or {}).items()}
     return Message(
         headers.get("nats-msg-id") or headers.get("twicesafe-id"),
         message.subject,
-        message.data,
+        message.data or b"",
         headers.get("twicesafe-key"),
         {name: value for name, value in headers.items() if name not in _OURS},
-        about.num_delivered,
-        # The number alone is not enough: a stream that is deleted and created again starts at 1.
-        f"{about.stream}/{about.sequence.stream}@{about.timestamp.isoformat()}",
+        deliveries,
+        position,
     )

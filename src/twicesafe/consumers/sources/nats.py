@@ -31,14 +31,14 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import msgspec
 
-from ..._core.consuming.message import Received
+from ..._core.consuming.message import Message, Received
 from ..._core.consuming.source import Found, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
 from ...outbox.publishers._urls import server_url
 from ._connection import ConnectionSource, named, with_query
-from ._jetstream import Confirmations, PullReplies, message_of
+from ._jetstream import Confirmations, PullReplies, message_of, stored_message_of
 
 __all__ = ["JetStreamSource"]
 
@@ -137,16 +137,48 @@ class JetStreamSource(ConnectionSource):
         self.most_held = config.max_ack_pending if config.max_ack_pending > 0 else MOST
         self._inbox = self._confirmed_at = None
 
-    async def _durable_of(self, jetstream: Any) -> Any:
-        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+    async def peek(self, most: int) -> list[Message] | None:
+        """The oldest messages, if the durable consumer does not exist yet: `look` must not create it.
+
+        None: it exists; or a message has no id, so its position must be exactly that of a delivery.
+        """
+        from nats.aio.client import Client
+        from nats.js.errors import NotFoundError
+
+        client, found = Client(), list[Message]()
+        async with self._looking(client, at_length=True):
+            await client.connect(
+                self._url, allow_reconnect=False, max_reconnect_attempts=1, error_cb=_quiet
+            )
+            jetstream = client.jetstream(timeout=self._timeout)
+            await self._check_stream(jetstream)
+            with contextlib.suppress(NotFoundError):
+                await jetstream.consumer_info(self._stream, self._durable)
+                return None
+            place = 1
+            with contextlib.suppress(NotFoundError):  # there are no more
+                while len(found) < most and self._start == "all":
+                    subject = self._filter or ">"
+                    one: Any = await jetstream.get_msg(self._stream, place, subject, next=True)
+                    found.append(stored_message_of(self._stream, one))
+                    place = one.seq + 1
+        return None if any(message.id is None for message in found) else found
+
+    async def _check_stream(self, jetstream: Any) -> None:
         from nats.js.errors import NotFoundError
 
         try:
             await jetstream.stream_info(self._stream)
         except NotFoundError as error:
             raise BrokerUnavailableError(
-                f"there is no JetStream stream {self._stream}: create it", blames="none"
+                f"there is no such JetStream stream: {self._stream}; create it", blames="none"
             ) from error
+
+    async def _durable_of(self, jetstream: Any) -> Any:
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+        from nats.js.errors import NotFoundError
+
+        await self._check_stream(jetstream)
         try:
             found = await jetstream.consumer_info(self._stream, self._durable)
         except NotFoundError:

@@ -12,7 +12,9 @@ channel that holds a message for longer than its ``consumer_timeout`` (30 minute
 ``consumer_timeout=``, for `check`). Acknowledgements are not confirmed by the broker: one that is lost with
 its connection leads to a redelivery.
 
-The broker cannot delay a message that is given back, and does not count deliveries of classic queues.
+The broker cannot delay a message that is given back, and does not count deliveries of classic queues. A quorum
+queue puts messages that are returned one by one behind later ones. If a channel closes, the queue takes all its
+messages back in their order. So if order matters, the source waits until no handler runs, then closes the channel.
 The id is ``message_id``, the key is the header ``twicesafe-key``, the topic is the routing key.
 RabbitMQ has no position: a message without an id has no key unless the consumer has ``key=``. Some
 clients, aio-pika for one, give each message a new id: then a producer's retry is a new message.
@@ -77,6 +79,10 @@ class RabbitSource(ConnectionSource):
         """A message has come, or the channel is gone."""
         self._held: set[Receipt] = set()
         self._tag = ""
+        self._returns_by_closing = False
+        """Returning messages one by one would break their order."""
+        self._leaving = False
+        """The channel closes when nothing is held any more."""
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -97,6 +103,7 @@ class RabbitSource(ConnectionSource):
 
         self._come.clear()
         self._held.clear()
+        self._leaving = False
         self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
         channel = await self._connection.channel(publisher_confirms=False)
         await channel.set_qos(prefetch_count=self.most_held)
@@ -108,8 +115,9 @@ class RabbitSource(ConnectionSource):
         self._tag = begun.consumer_tag
 
     def _is_open(self) -> bool:
-        closed = self._connection.is_closed or self._channel.is_closed
-        return not closed and self._tag in self._channel.consumers
+        if self._connection is None or self._connection.is_closed or self._channel.is_closed:
+            return False
+        return self._tag in self._channel.consumers
 
     def _lost(self) -> tuple[type[Exception], ...]:
         from aio_pika.exceptions import AMQPError
@@ -132,6 +140,8 @@ class RabbitSource(ConnectionSource):
                     while not self._come and self._is_open():
                         self._changed.clear()
                         await self._changed.wait()
+            if self._leaving:
+                return []
             if not self._is_open():
                 raise BrokerUnavailableError(
                     "RabbitMQ closed the channel, or stopped sending", blames="none"
@@ -153,9 +163,19 @@ class RabbitSource(ConnectionSource):
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> None:
         await self._settle("acknowledge", "basic_ack", receipts)
+        await self._leave_if_done()
 
     async def give_back(self, receipts: Sequence[Receipt], seconds: float) -> None:
-        await self._settle("give back", "basic_nack", receipts)
+        if not self._returns_by_closing:
+            await self._settle("give back", "basic_nack", receipts)
+        elif self._held.intersection(receipts):
+            self._leaving = True
+            self._held.difference_update(receipts)
+            await self._leave_if_done()
+
+    async def _leave_if_done(self) -> None:
+        if self._leaving and not self._held:
+            await self._drop(self._connection)
 
     async def extend(self, receipts: Sequence[Receipt]) -> None:
         """Not needed: a message is ours as long as its channel lives."""
@@ -164,15 +184,22 @@ class RabbitSource(ConnectionSource):
         """A channel that is gone has taken its messages with it: they are redelivered."""
         from aio_pika.exceptions import ChannelInvalidStateError
 
-        if not self._held.intersection(receipts):
+        held = [receipt for receipt in receipts if receipt in self._held]
+        if not held:
             return
         async with self._reached(doing), asyncio.timeout(self._timeout):
-            for receipt in receipts:
-                if receipt not in self._held:
-                    continue
-                self._held.discard(receipt)
-                with contextlib.suppress(ChannelInvalidStateError):
-                    await getattr(receipt.channel, method)(receipt.tag, wait=False)
+            self._held.difference_update(held)
+            for receipt in held:
+                is_last = receipt is held[-1]  # wait until it is sent: closing drops what is not
+                try:
+                    await getattr(receipt.channel, method)(receipt.tag, wait=is_last)
+                except ChannelInvalidStateError:
+                    pass
+                except Exception as error:
+                    if type(error) is not Exception:
+                        raise
+                    # aiormq raises this if the connection ended before the frame was sent.
+                    raise ConnectionError("the connection was closed") from error
 
     # -- dead letters and settings ----------------------------------------------------------------
 
@@ -222,6 +249,7 @@ class RabbitSource(ConnectionSource):
     async def check(self, terms: Terms) -> list[Found]:
         async with self._reached("check") as connection:
             queue = await queue_settings(connection, self._queue)
+        self._returns_by_closing = terms.ordered and queue.kind == "quorum"
         return list(_problems(terms, self._queue, queue, self._consumer_timeout))
 
 

@@ -33,11 +33,11 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
-from ..._core.consuming.message import Received
+from ..._core.consuming.message import Message, Received
 from ..._core.consuming.source import Found, Member, Standing, Terms
 from ..._values.drivers import require
 from ..._values.settings import expect
-from ...errors import BrokerUnavailableError
+from ...errors import BrokerUnavailableError, ConfigurationError
 from ...outbox.publishers._urls import redis_url
 from ._connection import ConnectionSource, named, with_query
 from ._redis_entries import ACKNOWLEDGE, EXTEND, FORGET, RETURN, RETURNED, message_of
@@ -97,8 +97,9 @@ class RedisStreamSource(ConnectionSource):
         self._held: dict[bytes, int] = {}
         """By entry: the delivery whose receipt is valid."""
         self._unsure = True
-        """Entries may be pending with us that we do not know: of an earlier life, or of a lost reply."""
+        """Entries may be pending with us that we do not know: from an earlier process, or from a lost reply."""
         self._cursor, self._looked = b"0-0", float("-inf")
+        self._makes_stream = True
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -111,6 +112,10 @@ class RedisStreamSource(ConnectionSource):
         )
         return cls(theirs, start=start, **options)
 
+    def hold_many(self) -> None:
+        """For the commands on dead letters: a missing stream is an error, and is not created."""
+        self._makes_stream = False
+
     # -- connection -------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
@@ -118,8 +123,12 @@ class RedisStreamSource(ConnectionSource):
 
         client = self._connection = self._client()
         try:
-            await client.xgroup_create(self._stream, self._group, self._start, mkstream=True)
+            await client.xgroup_create(
+                self._stream, self._group, self._start, mkstream=self._makes_stream
+            )
         except redis.ResponseError as error:
+            if "requires the key to exist" in str(error):
+                raise self._missing() from error
             if "BUSYGROUP" not in str(error):
                 raise
         self._start = "0"
@@ -174,6 +183,35 @@ class RedisStreamSource(ConnectionSource):
                 found = await self._look(client, most, min(left, self._timeout / 2, LOOK_EVERY))
             if found or time.monotonic() >= until:
                 return found
+
+    async def peek(self, most: int) -> list[Message] | None:
+        """The oldest messages, if the group does not exist yet: `look` must not create it. None: it exists."""
+        import redis
+
+        client = self._client()
+        found: list[tuple[bytes, dict[bytes, bytes]]] = []
+        async with self._looking(client, at_length=True):
+            try:
+                groups = await client.xinfo_groups(self._stream)
+            except redis.ResponseError as error:
+                if "no such key" not in str(error):
+                    raise
+                raise self._missing() from error
+            if any(one["name"] == self._group.encode() for one in groups):
+                return None
+            while self._start != "$" and (room := min(PAGE, most - len(found))) > 0:
+                first = f"({found[-1][0].decode()}" if found else "-"
+                page = await client.xrange(self._stream, first, count=room)
+                found += page
+                if len(page) < room:
+                    break
+        return [message_of(self._stream, id_, fields, 0) for id_, fields in found]
+
+    def _missing(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"there is no such stream in Redis: {self._stream}; check the name, or wait for the first message, which "
+            "creates the stream"
+        )
 
     async def _look(self, client: Any, most: int, seconds: float) -> list[Received]:
         found: list[Entry] = []
