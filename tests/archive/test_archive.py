@@ -55,6 +55,15 @@ def test_an_answer_leaves_the_store_and_is_found_in_the_archive(receiver: Receiv
     assert (entry.by, entry.action) == ("archive", "forget")
 
 
+def test_who_archived_and_why_is_in_the_trail_of_each_key(receiver: Receiver, tmp_path: Path):
+    receiver.process("tx-1", lambda: 1)
+    with pytest.raises(UsageError, match="by= is required"):
+        receiver.archive(str(tmp_path / "a"), older_than=0, by=" ")
+    receiver.archive(str(tmp_path / "a"), older_than=0, by="ana", why="monthly")
+    (entry,) = receiver.audit("tx-1")
+    assert (entry.by, entry.why) == ("ana", "monthly")
+
+
 def test_only_answers_of_that_age_leave(receiver: Receiver, tmp_path: Path):
     receiver.process("done", lambda: 1)
     with receiver.claim("running"):
@@ -105,8 +114,9 @@ async def test_async(url: str, tmp_path: Path):
             return "paid"
 
         await receiver.process("tx", pay)
-        report = await receiver.archive(str(tmp_path / "a"), older_than=0)
+        report = await receiver.archive(str(tmp_path / "a"), older_than=0, by="ana", why="monthly")
         assert report.archived == 1
+        assert [entry.by for entry in await receiver.audit("tx")] == ["ana"]
         found = Archive.open(str(tmp_path / "a")).find(receiver.key("tx"))
         assert found is not None
         assert found.answer() == "paid"

@@ -75,17 +75,22 @@ def test_a_target_that_takes_no_copies_is_refused(line: Line, source: str, etcd_
     assert "takes no copies of records" in ran.err
 
 
-def test_a_record_that_is_refused_ends_with_status_1(
-    line: Line, source: str, monkeypatch: pytest.MonkeyPatch
-):
+def refuse(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Stores in memory take no copy of this key."""
     adopt = MemoryStore.adopt
 
     def refusing(self: MemoryStore, ask: Adopt) -> object:
-        if ask.row.value == "k1":
+        if ask.row.value == value:
             raise StoreError("too large")
         return adopt(self, ask)
 
     monkeypatch.setattr(MemoryStore, "adopt", refusing)
+
+
+def test_a_record_that_is_refused_ends_with_status_1(
+    line: Line, source: str, monkeypatch: pytest.MonkeyPatch
+):
+    refuse(monkeypatch, "k1")
     for _ in range(2):  # its progress does not hide it
         ran = line("follow", "--from", source, "--to", "memory://full", "--once", store=False)
         assert ran.status == 1
@@ -99,9 +104,20 @@ def test_an_unreadable_record_is_reported_and_the_others_are_copied(line: Line, 
         assert ran.status == 1
         assert "2 copied" in ran.out
         assert f"1 record ({Key('k1').id.hex()[:8]}" in ran.err
-        assert "cannot be read" in ran.err
+        assert "unreadable" in ran.err
     with Receiver.open(line.url) as receiver:
         assert receiver.process("k2", lambda: "again").replayed
+
+
+def test_unreadable_and_refused_records_are_both_named(
+    line: Line, source: str, monkeypatch: pytest.MonkeyPatch
+):
+    damage(source, "k1")
+    refuse(monkeypatch, "k2")
+    ran = line("follow", "--from", source, "--to", "memory://both", "--once", store=False)
+    assert ran.status == 1
+    assert f"did not copy 1 record ({Key('k1').id.hex()[:8]})" in ran.err
+    assert f"refused 1 record ({Key('k2').id.hex()[:8]})" in ran.err
 
 
 def test_it_runs_until_sigterm(source: str, tmp_path: Path):

@@ -492,9 +492,16 @@ def test_an_archived_answer_is_found_in_its_archive(line: Line, receiver: Receiv
     shown = line("keys", "show", "tx-1", "--archive", place, "--json").data
     assert shown["state"] == "completed"
     assert "archive" not in shown
-    done = line("keys", "archive", place, "--older-than", "0", "--json")
-    assert done.data == {"archived": 1, "changed": 0, "after": ""}
+    done = line("keys", "archive", place, "--older-than", "0", "--json", *ACT)
+    counts = {"archived": 1, "changed": 0, "after": "", "unreadable": [], "unreadable_count": 0}
+    assert done.data == counts
     assert line("keys", "show", "tx-1", "--json").data["state"] == "forgotten"
+    (entry,) = receiver.audit("tx-1")
+    assert (entry.action, entry.by, entry.why) == ("forget", ACT[1], ACT[3])
+    assert line("keys", "archive", place, "--older-than", "0").status == 2  # who, and why?
+    assert (
+        line("keys", "archive", place, "--older-than", "0", "--by", " ", "--why", "x").status == 2
+    )
 
     found = line("keys", "show", "tx-1", "--archive", place)
     assert "tx-1" in found.out

@@ -20,6 +20,13 @@ def asked(line: Line, *more: str, store: str = "postgresql://h/db"):
     return line("plan", *ASKED, *more, "--store", store, store=False)
 
 
+def test_without_prices_it_says_that_costs_are_left_out(line: Line):
+    text = " ".join(asked(line).out.split())
+    assert "cost left out: add --duplicate-price and --storage-price, and --fixed-price" in text
+    assert asked(line, "--json").data["cost"] is None
+    assert "left out" not in asked(line, *PRICED).out
+
+
 @pytest.mark.parametrize(
     "name, options",
     [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 from tests.cli.line import Line
 from tests.regions.test_unreadable_records import damage
-from twicesafe import Key, Receiver
+from twicesafe import AsyncReceiver, Key, Receiver
 
 NAMED = Key("k1").id.hex()[:8]
 
@@ -32,6 +34,45 @@ def test_keys_list_shows_the_others_and_names_it(damaged: Line, more: tuple[str,
     found = json.loads(damaged("keys", "list", *more, "--json").out)
     assert [id_[:8] for id_ in found["unreadable"]] == [NAMED]
     assert {record["key"] for record in found["records"]} <= {"k0", "k2"}
+
+
+@pytest.mark.parametrize("damaged_state", [True, False], ids=["state", "text"])
+def test_keys_archive_moves_the_others_and_tells_of_it(
+    line: Line, tmp_path: Path, damaged_state: bool
+):
+    _three_keys(line, *(("state", 99) if damaged_state else ("value", "k7")))
+    words = (
+        "keys",
+        "archive",
+        str(tmp_path / "a"),
+        "--older-than",
+        "0",
+        "--by",
+        "ana",
+        "--why",
+        "x",
+    )
+    ran = line(*words)
+    assert ran.status == 1
+    assert "2 answers archived" in ran.out
+    names = "`twicesafe keys list --all` names them" if damaged_state else NAMED
+    assert f"did not archive 1 unreadable record ({names})" in ran.err
+    assert json.loads(line(*words, "--json").out)["unreadable_count"] == 1
+
+
+def test_records_leaves_it_out_and_warns_of_it(damaged: Line, caplog: pytest.LogCaptureFixture):
+    async def listed() -> list[str]:
+        async with AsyncReceiver.open(damaged.url) as receiver:
+            return [record.value async for record in receiver.records()]
+
+    with Receiver.open(damaged.url) as receiver:
+        assert [record.value for record in receiver.records()] == ["k2", "k0"]
+    assert asyncio.run(listed()) == ["k2", "k0"]
+    told = [one.getMessage() for one in caplog.records if one.name == "twicesafe"]
+    assert [NAMED in message and "left out 1 unreadable record" in message for message in told] == [
+        True,
+        True,
+    ]
 
 
 def test_stats_count_it(damaged: Line):

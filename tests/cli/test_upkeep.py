@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from tests.cli.line import Line, held
 from twicesafe import Key, Policy, Receiver, StoreUnavailableError, __version__
+from twicesafe._cli.app import app_of
 from twicesafe._values.records import SweepReport
 from twicesafe.stores._urls import SCHEMES
 
@@ -203,18 +207,42 @@ def test_version(line: Line):
     assert line("version", "--json", store=False).data["version"] == __version__
 
 
-COMMANDS = [
-    ("keys", "list"), ("keys", "show"), ("keys", "release"), ("keys", "resolve"),
-    ("keys", "forget"), ("stats",), ("sweep",), ("doctor",), ("migrate",), ("demo",), ("version",),
-]  # fmt: skip
+def _commands() -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """The names of all commands, and those of groups."""
+    found: list[tuple[str, ...]] = []
+    groups: list[tuple[str, ...]] = [()]
+    for name, command in get_command(app_of()).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found += [(name,)] if inner is None else [(name, each) for each in inner]
+        groups += [] if inner is None else [(name,)]
+    return found, groups
+
+
+COMMANDS, GROUPS = _commands()
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_teaches_by_example(line: Line, command: tuple[str, ...]):
     ran = line(*command, "--help", store=False)
     assert ran.status == 0
-    assert f"twicesafe {' '.join(command)}" in ran.out.partition("Example:")[2]
+    shown = " ".join(ran.out.partition("Example:")[2].split())
+    assert f"twicesafe {' '.join(command)}" in shown
     assert "--json" in ran.out
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("command", [*GROUPS, *COMMANDS], ids=" ".join)
+def test_help_breaks_a_line_only_where_the_terminal_ends(
+    line: Line, command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = line(*command, "--help", store=False).out
+    shown = [each.strip() for each in text.partition("╭")[0].splitlines()]
+    for before, after in pairwise(shown):
+        if before and after and not after.startswith("Example: "):
+            assert len(f" {before} {after.split()[0]} ") > width, f"broken after: {before}"
+        assert "Example: " not in after.removeprefix("Example: ")
+    assert not re.search(r"<int[^>]*>", text), "N is shorter"
 
 
 def test_no_command_shows_what_there_is(line: Line):
@@ -344,7 +372,7 @@ def test_a_reader_that_leaves_early_is_no_disaster(line: Line, receiver: Receive
         process.stdout.close()
         errors = process.stderr.read()
     assert errors == b""
-    assert process.returncode == 1
+    assert process.returncode == 141
 
 
 def on_terminal(command: list[str], **environment: str) -> str:

@@ -51,6 +51,7 @@ PATHS = (
     "/",
     "/keys",
     "/keys?state=parked",
+    "/failures",
     "/audit",
     "/outbox",
     "/actions/release",
@@ -218,7 +219,7 @@ async def test_the_forbidden_see_nothing(visit: Enter, receiver: Receiver, held:
 async def test_readers_cannot_act(visit: Enter, receiver: Receiver, held: Any):
     key = held("tx-1")
     visitor = visit("read-only")
-    for path in ("/", "/keys", f"/keys/{key.id.hex()}", "/outbox", "/audit"):
+    for path in ("/", "/keys", f"/keys/{key.id.hex()}", "/failures", "/outbox", "/audit"):
         page = await visitor.get(path)
         assert page.status_code == 200
         assert 'method="post"' not in page.text

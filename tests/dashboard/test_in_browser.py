@@ -59,6 +59,7 @@ def test_every_page_is_readable_and_fetches_nothing(receiver: Receiver, story: K
         "keys",
         f"keys/{story.id.hex()}",
         "keys?state=parked",
+        "failures",
         "actions/release",
         "outbox",
         "running",

@@ -106,3 +106,9 @@ async def test_an_async_receiver_acts_on_letters_too(place: Place):
         assert [entry.action for entry in await receiver.audit_log()] == ["release"] * 3
         await visitor.client.aclose()
     assert left(place) == []
+
+
+async def test_a_stream_that_no_letter_has_created_yet_is_an_empty_list(visit: Enter, place: Place):
+    visitor = visit(dead_letters=f"{place.base}?stream={place.stream}.none&group=operators")
+    page = await visitor.get("/dead-letters")
+    assert (page.status_code, "There are no dead letters" in words(page)) == (200, True)

@@ -39,6 +39,9 @@ async def shop(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": SECRET.encode()})
 
 
+SIGNED = ("--by", "ana", "--why", "new key")
+
+
 @pytest.mark.parametrize("encrypted", [True, False])
 async def test_responses_are_encrypted_by_the_receivers_ring(tmp_path: Path, encrypted: bool):
     policy = Policy(encryption=RING if encrypted else None)
@@ -172,9 +175,12 @@ def test_the_commands_use_the_ring_of_the_settings(
     with Receiver.open(store, policy=Policy(encryption=KeyRing.load(f"file:{keys}"))) as receiver:
         receiver.process("k", lambda: SECRET)
     keys.write_text(f"{KeyRing.new_key('new')}\n{keys.read_text()}")
-    report = line("keys", "reencrypt", "--json").data
+    assert line("keys", "reencrypt").status == 2  # who, and why?
+    report = line("keys", "reencrypt", "--json", *SIGNED).data
     assert (report["examined"], report["rewritten"], report["after"]) == (1, 1, "")
-    assert "0 answers of 1 record" in line("keys", "reencrypt").out
+    assert "0 answers of 2 records" in line("keys", "reencrypt", *SIGNED).out
+    (entry,) = line("audit", "--json").data["actions"]
+    assert (entry["by"], entry["why"]) == ("ana", "new key (1 answer of 1 record)")
     ring = KeyRing.load(f"file:{keys}")
     with Receiver.open(store, policy=Policy(encryption=ring)) as receiver:
         assert receiver.process("k", lambda: "other").value == SECRET
@@ -183,7 +189,7 @@ def test_the_commands_use_the_ring_of_the_settings(
 
 def test_reencrypting_without_a_ring(line: Line):  # noqa: F811
     Receiver.open(line.url).close()
-    said = line("keys", "reencrypt")
+    said = line("keys", "reencrypt", *SIGNED)
     assert said.status == 2
     assert "[policy] encryption" in said.err
 

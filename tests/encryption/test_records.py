@@ -256,6 +256,18 @@ def test_reencrypting_is_bounded_and_resumes(sealed: Bench):
     assert [o.value for o in sealed.process_many(range(130), never, key=str)] == list(range(130))
 
 
+def test_reencrypting_has_one_audit_entry_for_the_whole_act(sealed: Bench):
+    sealed.process_many(range(3), lambda n: n, key=str)
+    sealed.policy(encryption=KeyRing(NEW | OLD))
+    with pytest.raises(UsageError, match="by= is required"):
+        sealed.call(sealed.receiver.reencrypt, by=" ")
+    for _ in range(2):  # the second one finds nothing to rewrite
+        sealed.call(sealed.receiver.reencrypt, by="ana", why="the old key leaked")
+    (entry,) = sealed.call(sealed.receiver.audit_log)
+    assert (entry.by, entry.why) == ("ana", "the old key leaked (3 answers of 3 records)")
+    assert (entry.scope, entry.value[:10]) == (("twicesafe", "operators"), "reencrypt-")
+
+
 def test_reencrypting_leaves_everything_else_as_it_was(sealed: Bench):
     sealed.process("k", lambda: "paid")
     before = sealed.call(sealed.store.perform, Read(Key("k").id))

@@ -3,10 +3,11 @@
 It needs typer and rich, which the extra ``cli`` installs; without them it prints what to install.
 Exit status of every command:
 
-    0  success
-    1  refused or failed: a failed check, a broken guarantee, no such key, a refused operation
-    2  wrong usage or configuration: change it and run the command again
-    3  the store or the broker did not answer, or the store is missing or of another version
+    0    success
+    1    refused or failed: a failed check, a broken guarantee, no such key, a refused operation
+    2    wrong usage or configuration: change it and run the command again
+    3    the store or the broker did not answer, or the store is missing or has another version
+    141  the reader of the output closed the pipe (`| head`), as for other tools
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -18,7 +20,7 @@ import typer.completion
 import typer.core
 
 from .. import __version__
-from .exits import DONE, NO, report_error
+from .exits import DONE, READER_LEFT, report_error
 from .options import JsonOption, flag
 from .output import Screen
 
@@ -75,14 +77,25 @@ class _Group:
 
     def app_of(self, called: str) -> typer.Typer:
         group = typer.Typer(
-            help=self._words,
+            help=_help(self._words),
             callback=_show_help,
             invoke_without_command=True,
             rich_markup_mode="rich",
         )
         for name in [called] if called in self._commands else self._commands:
-            group.command(name)(_function(self._commands[name]))
+            function = _function(self._commands[name])
+            group.command(name, help=_help(function.__doc__))(function)
         return group
+
+
+def _help(text: str) -> str:
+    """A docstring as help: one line for each paragraph and each example, which the terminal wraps.
+
+    Typer would keep the line breaks of the docstring, even in the middle of a sentence.
+    """
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    lines = (re.sub(r"\s+", " ", each) for each in paragraphs)
+    return re.sub(r" (?=Example: )", "\n", "\n\n".join(lines))
 
 
 def _function(place: str) -> Any:
@@ -186,13 +199,15 @@ def app_of(arguments: Sequence[str] = ()) -> typer.Typer:
         add_completion=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    app.callback(invoke_without_command=True)(_root)
+    app.callback(invoke_without_command=True, help=_help(_root.__doc__ or ""))(_root)
     first, second, *_ = *arguments, "", ""
     known = {name: panel for panel, commands in _COMMANDS.items() for name in commands}
     for name in [first] if first in known else known:
         command = _COMMANDS[known[name]][name]
         if isinstance(command, str):
-            app.command(name, rich_help_panel=known[name])(_function(command))
+            function = _function(command)
+            shown = _help(function.__doc__)
+            app.command(name, rich_help_panel=known[name], help=shown)(function)
         else:
             app.add_typer(command.app_of(second), name=name, rich_help_panel=known[name])
     return app
@@ -200,6 +215,22 @@ def app_of(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status. Errors are printed here, on stderr."""
+    try:
+        status = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as error:  # rich and click turn the first into the second
+        if not isinstance(error, BrokenPipeError) and not isinstance(
+            error.__context__, BrokenPipeError
+        ):
+            raise
+        # The reader closed the pipe (`| head`). Without this, Python would report it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
+    return status
+
+
+def _run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -211,9 +242,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = command.main(list(arguments), prog_name="twicesafe", standalone_mode=False)
     except BrokenPipeError:
-        # The reader closed the pipe (`| head`). Otherwise Python reports it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NO
+        raise  # to `run`: it is not an error to report
     except (typer.Abort, KeyboardInterrupt):
         screen.err.print("interrupted", style="dim")
         return 130

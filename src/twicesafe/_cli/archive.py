@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from .options import ConfigOption, JsonOption, StoreOption, duration
+from .._core.searching import named_ids
+from .exits import NO, CommandEnded
+from .key_actions import need
+from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration
 from .output import Screen, counted
 from .settings import existing, opened
 
@@ -28,6 +31,8 @@ def archive_keys(
             show_default=False,
         ),
     ],
+    by: ByOption,
+    why: WhyOption,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -40,18 +45,29 @@ def archive_keys(
 ) -> None:
     """Move old answers to an archive, newest first; a late duplicate still does not run.
 
-    An answer is erased in the store when it is durable in the archive. It can run beside deliveries, and again after
-    a crash. `twicesafe keys show KEY --archive PLACE` finds it there.
-    Example: [cyan]twicesafe keys archive /var/lib/shop/answers --older-than 30d[/]
+    An answer is erased in the store when it is durable in the archive. The command can run during deliveries, and again
+    after a crash. The audit trail of each key records --by and --why. [cyan]twicesafe keys show KEY --archive PLACE[/]
+    finds an archived answer. Exit status 1 if a record cannot be read.
+    Example: [cyan]twicesafe keys archive /var/lib/shop/answers --older-than 30d --by ana --why "monthly archive"[/]
     """
     screen = Screen(json)
+    need(by, why)
     with opened(existing(store, config)) as receiver:
-        report = receiver.archive(to, older_than=older_than, limit=limit)
+        report = receiver.archive(to, older_than=older_than, limit=limit, by=by, why=why)
     if json:
-        screen.data({"archived": report.archived, "changed": report.changed, "after": report.after})
-        return
-    screen.say(Text("✓", "green"), f"{counted(report.archived, 'answer')} archived")
-    if report.changed:
-        screen.say(Text(f"{counted(report.changed, 'answer')} changed meanwhile and stayed", "dim"))
-    if report.after:
-        screen.say(Text("more answers follow: run it again", "dim"))
+        screen.data({name: getattr(report, name) for name in report.__struct_fields__})
+    else:
+        screen.say(Text("✓", "green"), f"{counted(report.archived, 'answer')} archived")
+        if report.changed:
+            said = f"{counted(report.changed, 'answer')} changed meanwhile and stayed in the store"
+            screen.say(Text(said, "dim"))
+        if report.after:
+            screen.say(Text("there are more answers: run the command again", "dim"))
+    if report.unreadable_count:
+        named = named_ids(report.unreadable) or "`twicesafe keys list --all` names them"
+        raise CommandEnded(
+            f"did not archive {counted(report.unreadable_count, 'unreadable record')} ({named}): damaged, or written "
+            "by a newer version",
+            NO,
+            "Unreadable",
+        )

@@ -86,7 +86,7 @@ def bench(
 ) -> None:
     """Measure your own store: throughput, p50, p99, round trips.
 
-    Uses a separate table, prefix or file next to yours, and removes it at the end.
+    It uses a separate table, prefix or file next to yours, and removes it at the end.
     Example: [cyan]twicesafe bench --store postgresql:///shop --html bench.html[/]
     """
     screen = Screen(json)

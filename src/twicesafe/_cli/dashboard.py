@@ -81,7 +81,7 @@ def dashboard(
         typer.Option(
             "--consumer",
             metavar="URL",
-            help="Also ask this consumer's broker how far behind it is; repeat for several.",
+            help="Also ask this consumer's broker how far behind the consumer is; repeat for several.",
             show_default=False,
         ),
     ] = None,
@@ -89,7 +89,7 @@ def dashboard(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    r"""Serve the dashboard: overview, keys and their timelines, outbox, relays, consumers, dead letters, audit.
+    r"""Serve the dashboard: overview, keys and their timelines, failures, outbox, relays, consumers, dead letters, audit.
 
     It shows what is in the store. Duplicates write nothing to the store: to see how many come and how old they
     are, give --metrics, or mount the dashboard in your service. Settings: also \[dashboard] in twicesafe.toml,

@@ -13,12 +13,23 @@ import typer
 from ..errors import BrokerUnavailableError, StoreError, TwicesafeError, UsageError
 from .output import Screen, visible
 
-__all__ = ["DONE", "NO", "UNAVAILABLE", "USAGE", "CommandEnded", "in_cli_words", "report_error"]
+__all__ = [
+    "DONE",
+    "NO",
+    "READER_LEFT",
+    "UNAVAILABLE",
+    "USAGE",
+    "CommandEnded",
+    "in_cli_words",
+    "report_error",
+]
 
 DONE: Final = 0
 NO: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
+READER_LEFT: Final = 141
+"""128 + SIGPIPE, as a shell reports other tools whose reader closed the pipe."""
 
 # Newer versions of typer bundle their own click, so the base class cannot be imported by name.
 ParserError: Any = typer.BadParameter.__mro__[2]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from .. import State
+from .._core.failure_groups import FAILED, failure_groups
 from .options import ConfigOption, JsonOption, ScopeOption, StoreOption
 from .output import Screen, ago, counted, iso, table, visible
 from .progress import while_reading
@@ -17,8 +15,6 @@ from .search_options import SinceOption, conditions_of
 from .settings import existing, opened
 
 __all__ = ["count_failures"]
-
-FAILED: Final = (State.RELEASED, State.PARKED, State.HELD, State.FAILED)
 
 
 def count_failures(
@@ -39,29 +35,29 @@ def count_failures(
     """
     screen = Screen(json)
     which = conditions_of(list(FAILED), scope, None, None, since, None, False, None)
-    found: Counter[tuple[str, str]] = Counter()
-    newest: dict[tuple[str, str], datetime] = {}
     with opened(existing(store, config)) as receiver, while_reading(screen):
         page, after = receiver.records_page(limit=limit, **which)  # one page: Redis scans for each
-    for record in filter(lambda one: one.error, page):
-        group = (record.scope[-1] if record.scope else "", record.error)
-        found[group] += 1
-        newest[group] = max(newest.get(group, record.changed_at), record.changed_at)
+    groups = failure_groups(page)
     if json:
         rows = [
-            {"operation": name, "error": error, "keys": keys, "newest": iso(newest[name, error])}
-            for (name, error), keys in found.most_common()
+            {
+                "operation": each.operation,
+                "error": each.error,
+                "keys": each.keys,
+                "newest": iso(each.newest),
+            }
+            for each in groups
         ]
         screen.data({"failures": rows, "complete": not after})
         return
-    if not found:
+    if not groups:
         screen.say(Text("no key's last attempt failed", "dim"))
         return
     made = table("keys", "operation", "last error", "newest")
     made.columns[0].justify = "right"
-    for (name, error), keys in found.most_common():
-        shown = Text(visible(name)) if name else Text("no scope", "dim")
-        made.add_row(f"{keys:,}", shown, Text(visible(error)), ago(newest[name, error]))
+    for each in groups:
+        shown = Text(visible(each.operation)) if each.operation else Text("no scope", "dim")
+        made.add_row(f"{each.keys:,}", shown, Text(visible(each.error)), ago(each.newest))
     screen.out.print(made)
     if after:
         screen.say(

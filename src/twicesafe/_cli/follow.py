@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from .._core.searching import named_ids
 from ..errors import StoreUnavailableError
 from ..regions import Copied, Follower
 from ..stores._urls import is_missing, mask
@@ -31,7 +32,7 @@ def follow(
         typer.Option(
             "--name",
             metavar="NAME",
-            help="Name of the source: its region. The target keeps the progress under it. Default: the "
+            help="Name of the source: its region. The target keeps the progress under this name. Default: the "
             "source's URL without secrets.",
             show_default=False,
         ),
@@ -57,11 +58,10 @@ def follow(
     ] = 60.0,
     json: JsonOption = False,
 ) -> None:
-    """Copy records from one store to another, also of another engine, and keep copying.
+    """Copy records from one store to another, which may be of another kind, and keep copying.
 
-    It never replaces a newer record in the target, so it is safe to run during deliveries, in two places at
-    once, and again after a crash: it continues after the last complete pass. With --json it prints one line
-    per pass. Exit status 1 if a record cannot be read, the target refused one, or the source is in doubt after a
+    It never replaces a newer record in the target. So you can run it during deliveries, in two places at once, and
+    again after a crash: it continues after the last complete pass. With --json it prints one line per pass. Exit status 1 if a record cannot be read, the target refused one, or the source is in doubt after a
     failover.
     Example: [cyan]twicesafe follow --from postgresql://eu/shop --to postgresql://us/shop --name eu[/]
     """
@@ -95,24 +95,31 @@ def follow(
             else:
                 with interruptible(follower.stop):
                     follower.run(every, tell=tell)
-    good = not (report.failed_count or report.unreadable_count or report.in_doubt)
-    screen.say(Text("✓", "green") if good else Text("!", "yellow"), said())
+    problems = _problems(report, mask(source), mask(target))
+    screen.say(Text("!", "yellow") if problems else Text("✓", "green"), said())
+    if problems:
+        raise CommandEnded("; ".join(problems), NO)
+
+
+def _problems(report: Copied, source: str, target: str) -> list[str]:
+    """Everything that the last pass could not copy, by name."""
+    found = []
     if report.in_doubt:
-        raise CommandEnded(
-            f"{mask(source)} is in doubt about the keys of {', '.join(report.in_doubt)}: nothing is copied from it "
-            "until regions.settle() has ended",
-            NO,
+        found.append(
+            f"{source} is in doubt about the keys of {', '.join(report.in_doubt)}: nothing is copied from it "
+            "until regions.settle() has ended"
         )
     if report.unreadable_count:
-        named = ", ".join(id_[:8] for id_ in report.unreadable[:3])
-        raise CommandEnded(
-            f"did not copy {counted(report.unreadable_count, 'record')} ({named}…): damaged, or written by a newer "
-            "version, so it cannot be read; after a failover, keys without a copy are in doubt",
-            NO,
+        found.append(
+            f"did not copy {_named(report.unreadable, report.unreadable_count)}: unreadable, because damaged "
+            "or written by a newer version; after a failover, keys without a copy are in doubt"
         )
-    if not good:
-        raise CommandEnded(
-            f"{mask(target)} refused {counted(report.failed_count, 'record')} ({', '.join(report.failed[:3])}…): "
-            "look at them with twicesafe keys show --id",
-            NO,
+    if report.failed_count:
+        found.append(
+            f"{target} refused {_named(report.failed, report.failed_count)}: look at them with twicesafe keys show --id"
         )
+    return found
+
+
+def _named(ids: tuple[str, ...], count: int) -> str:
+    return f"{counted(count, 'record')} ({named_ids(ids)})"

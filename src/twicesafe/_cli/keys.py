@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,7 +13,7 @@ from rich.text import Text
 from .. import Key, Receiver, Record
 from .._core.operations import page_of
 from .._core.protocol import Browse
-from .._core.searching import Browsing
+from .._core.searching import Browsing, named_ids
 from .._values.records import AuditEntry, State
 from .._values.steps import StepState
 from ..archive import Archive
@@ -74,7 +73,7 @@ def list_keys(
         typer.Option(
             "--after",
             metavar="MARK",
-            help="Next page: the mark that the last one printed.",
+            help="Show the next page: the mark that the last page printed.",
             show_default=False,
         ),
     ] = "",
@@ -115,8 +114,7 @@ def list_keys(
 
 def _print_unreadable(screen: Screen, ids: Collection[str]) -> None:
     if ids:
-        named = ", ".join(id_[:8] for id_ in islice(ids, 5)) + "…" * (len(ids) > 5)
-        said = f"{counted(len(ids), 'record')} cannot be read ({named}): damaged, or written by a newer version"
+        said = f"{counted(len(ids), 'record')} cannot be read ({named_ids(ids)}): damaged, or written by a newer version"
         screen.say(Text("!", "yellow"), said)
 
 
@@ -225,7 +223,7 @@ def show_key(
         typer.Option(
             "--archive",
             metavar="PLACE",
-            help="If its answer has left the store, look there: a directory, or s3://bucket/prefix.",
+            help="If its answer was archived, look here: a directory, or s3://bucket/prefix.",
             show_default=False,
         ),
     ] = None,

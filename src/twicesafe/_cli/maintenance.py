@@ -163,7 +163,7 @@ def migrate(
 
     Opening a store creates what is missing, unless its URL has ?migrate=false. Only this command moves
     existing records to a new layout. Afterwards nodes of older versions are refused, so upgrade them first.
-    It works in small batches beside running nodes, and can be interrupted and run again.
+    It works in small batches while nodes run, and can be interrupted and run again.
     Example: [cyan]twicesafe migrate --store sqlite:///keys.db[/]
     """
     screen = Screen(json)

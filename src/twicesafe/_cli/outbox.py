@@ -56,7 +56,9 @@ def relay(
     ] = False,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", help="The most messages in flight.", show_default="500"),
+        typer.Option(
+            "--batch", metavar="N", help="Messages in flight, at most.", show_default="500"
+        ),
     ] = None,
     lease: Annotated[
         float | None,
@@ -64,7 +66,7 @@ def relay(
             "--lease",
             metavar="DURATION",
             parser=duration(),
-            help="How long a relay holds its share; after that another relay takes over.",
+            help="Lease of a relay's share; if it is not renewed, another relay takes over.",
             show_default="10",
         ),
     ] = None,
@@ -72,6 +74,7 @@ def relay(
         int | None,
         typer.Option(
             "--max-attempts",
+            metavar="N",
             help="Failed attempts before the lane is parked.",
             show_default="10",
         ),
@@ -146,7 +149,7 @@ def status(
 
 
 def parked(
-    limit: Annotated[int, typer.Option("--limit", help="Show at most this many lanes.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Show at most N lanes.")] = 50,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,

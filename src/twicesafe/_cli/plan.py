@@ -112,7 +112,7 @@ def plan(
             "--redrives-within",
             metavar="DURATION",
             parser=duration(1),
-            help="How late these come, evenly spread, like 30d.",
+            help="How late redrives come, evenly spread, like 30d.",
             rich_help_panel=_DELAYS,
             show_default=False,
         ),
@@ -185,7 +185,7 @@ def plan(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compute how long to keep records, and what that takes and costs.
+    """Compute how long to keep records, how much space they take, and what that costs.
 
     Without --measure the store is not opened; its URL only says which store to plan for.
     Example: [cyan]twicesafe plan --rate 500/s --duplicates 2% --retries-within 3d --store postgresql://…[/]
@@ -278,7 +278,7 @@ def _delays(
     if len(chosen) != 1:
         named = f", not {' and '.join(chosen)}" if chosen else ""
         raise ConfigurationError(
-            f"say in one way how late duplicates come{named}: --retries-within 3d, --mean-delay 10m or --ages PATH"
+            f"choose one way to say how late duplicates come{named}: --retries-within 3d, --mean-delay 10m or --ages PATH"
         )
     found: planning.Delays
     if ages is not None:

@@ -15,6 +15,9 @@ from .plot import plotted
 __all__ = ["measured_data", "print_plan"]
 
 
+_UNPRICED = "left out: add --duplicate-price and --storage-price, and --fixed-price for the server"
+
+
 def print_plan(screen: Screen, found: planning.Plan, measured: planning.Measured | None) -> None:
     if measured is not None:
         _print_measured(screen, measured)
@@ -64,6 +67,8 @@ def _print_answers(screen: Screen, found: planning.Plan) -> None:
         if math.isinf(needed)
         else f"a window of {spoken_duration(needed, up=True)}",
     )
+    if found.cost is None:
+        made.add_row("cost", Text(_UNPRICED, "dim"))
     if found.cost is not None and found.best is not None and found.returns is not None:
         best, returns = found.best, found.returns
         made.add_row("cost", f"{_cost(found.cost)}")

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from ..errors import UsageError
 from .exits import NO, USAGE, CommandEnded
-from .options import ConfigOption, JsonOption, StoreOption
+from .key_actions import need
+from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption
 from .output import Screen, counted
 from .settings import existing, opened
 
@@ -20,6 +21,8 @@ SHOWN = 10
 
 
 def reencrypt_keys(
+    by: ByOption,
+    why: WhyOption,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -41,14 +44,16 @@ def reencrypt_keys(
 ) -> None:
     r"""Encrypt recorded answers with the first key of the key ring, newest first.
 
-    The key ring is \[policy] encryption in twicesafe.toml, or TWICESAFE_POLICY_ENCRYPTION. It can run during
-    deliveries, and again after a crash. Exit status 1 if an answer does not decrypt.
-    Example: [cyan]TWICESAFE_POLICY_ENCRYPTION=file:keys.txt twicesafe keys reencrypt --limit 10000[/]
+    The key ring is \[policy] encryption in twicesafe.toml, or TWICESAFE_POLICY_ENCRYPTION. The command can
+    run during deliveries, and again after a crash. It writes one entry to the audit log: --by, --why and the number of
+    answers. Exit status 1 if an answer does not decrypt.
+    Example: [cyan]TWICESAFE_POLICY_ENCRYPTION=file:keys.txt twicesafe keys reencrypt --by ana --why "new key"[/]
     """
     screen = Screen(json)
+    need(by, why)
     with opened(existing(store, config)) as receiver:
         try:
-            report = receiver.reencrypt(limit=limit, after=after)
+            report = receiver.reencrypt(limit=limit, after=after, by=by, why=why)
         except UsageError as error:
             raise CommandEnded(
                 f"{error}; in twicesafe.toml: [policy] encryption = 'file:/path'", USAGE

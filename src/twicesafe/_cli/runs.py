@@ -49,7 +49,10 @@ ValueFileOption = Annotated[
 
 def signal_run(
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="The name of its `steps.wait`.")
+        str,
+        typer.Option(
+            "--name", metavar="NAME", help="The name that the run passes to `steps.wait`."
+        ),
     ],
     by: ByOption,
     why: WhyOption,
@@ -87,7 +90,7 @@ def signal_run(
 
 def skip_step(
     step: Annotated[
-        str, typer.Option("--step", metavar="NAME", help="The step that cannot be done.")
+        str, typer.Option("--step", metavar="NAME", help="The name of the step to record.")
     ],
     by: ByOption,
     why: WhyOption,

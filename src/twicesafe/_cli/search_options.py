@@ -60,7 +60,7 @@ ValueOption: TypeAlias = Annotated[
     str | None, _option("--value", "VALUE", "With exactly this value, in any scope.")
 ]
 ErrorOption: TypeAlias = Annotated[
-    str | None, _option("--error", "TEXT", "Whose last error starts with this, like TimeoutError.")
+    str | None, _option("--error", "TEXT", "The last error starts with this, like TimeoutError.")
 ]
 SinceOption: TypeAlias = Annotated[
     Any,

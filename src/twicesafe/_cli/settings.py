@@ -17,7 +17,7 @@ names:
     [relay]                  # settings of `twicesafe relay`
     [sweep]                  # settings of `twicesafe sweep`
 
-Every setting is a variable too, such as TWICESAFE_POLICY_RETENTION. Every command checks the whole file: an
+Each setting can also be an environment variable, such as TWICESAFE_POLICY_RETENTION. Every command checks the whole file: an
 unknown name is an error, never ignored.
 """
 

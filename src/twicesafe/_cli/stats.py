@@ -117,7 +117,7 @@ class StatsReading:
         )
         if measured.span >= LONG and measured.retention is not None and self.per_key is not None:
             kept = rate * measured.retention * self.per_key
-            said += f"; at this pace the retention holds {bytes_text(kept)}"
+            said += f"; at this rate, the records of one retention take {bytes_text(kept)}"
         return [said]
 
     def _late(self) -> list[str]:
@@ -188,7 +188,9 @@ def audit(
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Show at most N actions.")
+    ] = 50,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from .. import _forking
+
 __all__ = ["interruptible"]
 
 
@@ -16,11 +18,16 @@ def interruptible(on_stop: Callable[[], None] | None = None) -> Iterator[threadi
     """SIGINT and SIGTERM set the event, so the command finishes its current batch and exits with 0.
 
     ``on_stop`` is called at the same time, for work that does not check the event. A second signal
-    raises `KeyboardInterrupt`.
+    raises `KeyboardInterrupt`. In a forked child a signal acts as it did before.
     """
     stop = threading.Event()
+    parent = _forking.pid
 
-    def handle(_: int, __: FrameType | None) -> None:
+    def handle(number: int, _: FrameType | None) -> None:
+        if _forking.pid != parent:
+            signal.signal(number, before[signal.Signals(number)])
+            signal.raise_signal(number)
+            return
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()

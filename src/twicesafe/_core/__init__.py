@@ -28,6 +28,8 @@ Operating:
 
     operations          the requests of operators and of maintenance
     searching           the conditions of a search; `record_filter`: what they mean
+    operator_acts       one audit entry for an action on the whole store
+    failure_groups      keys whose last attempt failed, by operation and error
     bulk_actions        an operator's action on many keys; `archiving`: answers that leave the store
     health              measured values against thresholds; `sample_schedule`: when to count a store
     breaker             the states of a circuit breaker

@@ -12,8 +12,8 @@ from typing import Final
 from .._values.records import ArchiveReport, Row, State
 from .commands import Flow
 from .durable.run_requests import TidyRuns
-from .operations import check_limit, page_of
-from .protocol import Ack, Browse, Forget
+from .operations import check_limit, check_operator, page_of
+from .protocol import Ack, Browse, Forget, Survey
 
 __all__ = ["Archiving"]
 
@@ -25,13 +25,22 @@ class Archiving:
     """One run over the store, newest first, in rounds."""
 
     def __init__(
-        self, before: int | None, limit: int | None, after: str, keeps_steps: bool
+        self,
+        before: int | None,
+        limit: int | None,
+        after: str,
+        by: str,
+        why: str,
+        keeps_steps: bool,
     ) -> None:
         if limit is not None:
             check_limit(limit)
+        check_operator(None, by, why)
+        self._by, self._why = by, why
         self._before, self._limit, self._after = before, limit, after
         self._keeps_steps = keeps_steps
-        self._archived = self._changed = 0
+        self._archived = self._changed = self._unreadable_count = 0
+        self._unreadable: dict[str, None] = {}
         self.is_over = False
 
     def page(self) -> Flow[list[Row]]:
@@ -47,12 +56,16 @@ class Archiving:
         )
         self._after = found.after
         self.is_over = not found.after
+        self._unreadable |= dict.fromkeys(found.unreadable)
+        if self.is_over:  # a search by state need not find a record whose state cannot be read
+            stats = yield Survey()
+            self._unreadable_count = max(stats.unreadable, len(self._unreadable))
         return list(found.rows)
 
     def erase(self, rows: list[Row]) -> Flow[None]:
         """Erase what is durable in the archive now."""
         for row in rows:
-            ask = Forget(row.id, "archive", "its answer is in the archive", 1, row.fence)
+            ask = Forget(row.id, self._by, self._why, 1, row.fence)
             done = (yield ask) is Ack.OK
             self._archived, self._changed = self._archived + done, self._changed + (not done)
             if done and self._keeps_steps:
@@ -61,4 +74,10 @@ class Archiving:
             self.is_over = True
 
     def report(self) -> ArchiveReport:
-        return ArchiveReport(archived=self._archived, changed=self._changed, after=self._after)
+        return ArchiveReport(
+            archived=self._archived,
+            changed=self._changed,
+            after=self._after,
+            unreadable=tuple(self._unreadable),
+            unreadable_count=max(self._unreadable_count, len(self._unreadable)),
+        )

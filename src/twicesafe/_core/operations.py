@@ -119,7 +119,7 @@ def operate(key: Key, ask: Release | Resolve | Forget | Discard) -> Flow[None]:
     raise UsageError(f"cannot {ask.op} a {state} record: {_ADVICE[ask.op]}", key=key)
 
 
-def check_operator(key: Key, by: object, why: object) -> None:
+def check_operator(key: Key | None, by: object, why: object) -> None:
     """Who acts, and why, as the audit trail keeps it."""
     if not isinstance(by, str) or not by.strip():
         raise UsageError("by= is required: it is kept in the audit trail", key=key)

@@ -6,9 +6,10 @@ Browsing                    all that match, newest first, a page at a time
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 from string import hexdigits
 from typing import Any, Final, TypeAlias, TypedDict, TypeVar
 
@@ -30,6 +31,7 @@ __all__ = [
     "browse",
     "conditions",
     "count",
+    "named_ids",
     "together",
 ]
 
@@ -185,14 +187,26 @@ def together(asks: Iterable[Question], in_one: bool) -> Flow[list[Any]]:
     return answers
 
 
+def named_ids(ids: Collection[str], most: int = 5) -> str:
+    """The first ids, shortened as in logs and errors."""
+    return ", ".join(id_[:8] for id_ in islice(ids, most)) + "…" * (len(ids) > most)
+
+
 class Browsing:
     """All records of a search, a page at a time: the caller runs `page` while there is something `left`."""
 
-    def __init__(self, asked: Mapping[str, Any], limit: int | None) -> None:
+    def __init__(
+        self,
+        asked: Mapping[str, Any],
+        limit: int | None,
+        tell: Callable[[Collection[str]], None] | None = None,
+    ) -> None:
+        """``tell`` gets the ids of unreadable records, page by page, each once."""
         if limit is not None:
             check_limit(limit)
         self._asked = asked
         self._limit = limit
+        self._tell = tell
         self._after = ""
         self._size = PAGE
         self.left = True
@@ -206,7 +220,10 @@ class Browsing:
 
     def took(self, page: Page) -> list[Record]:
         records, self._after = page.view(), page.after
-        self.unreadable |= dict.fromkeys(page.unreadable)
+        new = [id_ for id_ in page.unreadable if id_ not in self.unreadable]
+        self.unreadable |= dict.fromkeys(new)
+        if new and self._tell is not None:
+            self._tell(new)
         if self._limit is not None:
             self._limit -= len(records)
         self.left = bool(self._after) and self._limit != 0

@@ -235,6 +235,10 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
     """Answers that changed or expired meanwhile: they were written to the archive, and left alone in the store."""
     after: str
     """Where to continue; empty: every answer of that age was archived."""
+    unreadable: tuple[str, ...] = ()
+    """Ids of records that stayed, because they are damaged or were written by a newer version."""
+    unreadable_count: int = 0
+    """Unreadable records in the store, including those that the search for answers did not find."""
 
 
 class ReencryptReport(msgspec.Struct, frozen=True, kw_only=True):

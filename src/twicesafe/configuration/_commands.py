@@ -47,9 +47,9 @@ class RelayOptions:
     to: Url = ""
     """URL of the broker: http(s), redis, nats, amqp, kafka or sqs."""
     batch: Annotated[int, Meta(ge=1)] = 500
-    """The most messages in flight."""
+    """Messages in flight, at most."""
     lease: Annotated[Seconds, Meta(ge=0.3)] = 10
-    """How long a relay holds its share; after that another relay takes over."""
+    """Lease of a relay's share; if it is not renewed, another relay takes over."""
     max_attempts: Annotated[int, Meta(ge=1)] = 10
     """Failed attempts before the lane is parked."""
 

@@ -19,12 +19,13 @@ from starlette.routing import Route
 
 from .._core.health import Thresholds
 from .._edges.readable import visible
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ._access import ResolveAccess
 from ._actions import KEY_ACTIONS, AppliedAction, on_one
 from ._backend import Backend
 from ._bulk_actions import AT_ONCE, dry_run, on_all
+from ._failures import READ, failed_keys, failures_page
 from ._forms import BadFormError, number, signed
 from ._letters import LETTER_ACTIONS, Choice, LetterAction, act_on_letters, look
 from ._lists import audit_rows, depth_facts, lane_rows, letter_rows
@@ -83,6 +84,7 @@ class Dashboard(Visits):
         routes = [
             Route("/", self._page(self._overview)),
             Route("/keys", self._page(self._keys)),
+            Route("/failures", self._page(self._failures)),
             Route("/keys/{id}", self._page(self._key)),
             Route(
                 "/keys/{id}/{action}", self._page(self._act_on_one, changes=True), methods=["POST"]
@@ -144,6 +146,14 @@ class Dashboard(Visits):
             is_first=not after,
         )
         return self._html(visit, "keys", page=page)
+
+    async def _failures(self, visit: Visit) -> Response:
+        filters = failed_keys(visit.filters())
+        if filters.problem:
+            raise UsageError(filters.problem)
+        records, more = await self._backend.page(filters, READ)
+        page = failures_page(filters, records, more, visit.access, visit.now)
+        return self._html(visit, "failures", page=page)
 
     async def _key(self, visit: Visit) -> Response:
         record = await self._backend.with_steps(await self._record(visit))

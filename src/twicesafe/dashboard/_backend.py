@@ -309,7 +309,10 @@ class Backend:
 
         def look() -> list[Letter]:
             with DeadLetters.open(url) as dead:
-                return dead.look(most)
+                try:
+                    return dead.look(most)
+                except ConfigurationError:  # no stream: no letter has created it yet
+                    return []
 
         return await self.alone(look)
 

@@ -20,7 +20,7 @@ from .._values.clocks import wall_clock
 from .._values.keys import KeyLike
 from .._values.records import AuditEntry, Record, Stats
 from ..stores._base import Finding
-from ._operator_flows import OperatorFlows, about_secret, unread, unswept
+from ._operator_flows import OperatorFlows, about_secret, unread, unswept, warn_of_unreadable
 
 if TYPE_CHECKING:
     from .._core.health import Health, Thresholds
@@ -63,10 +63,10 @@ class Inspection(OperatorFlows):
         ``value``: the key's value, in any scope. ``error``: the recorded error starts with this text.
         ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime). ``stuck``: in
         progress, and the lease is over. ``cause``: why the handler was last started again. ``id``: the first
-        hex digits of the key's id. ``limit``: at most this many. Records that cannot be read are left out:
-        `stats` counts them.
+        hex digits of the key's id. ``limit``: at most this many. Records that cannot be read are left out: a
+        warning of the logger ``twicesafe`` names them, and `stats` counts them.
         """
-        query = searching.Browsing(self._asked(conditions), limit)
+        query = searching.Browsing(self._asked(conditions), limit, warn_of_unreadable)
         return self._each(query)
 
     def _each(self, query: searching.Browsing) -> Iterator[Record]:
@@ -150,9 +150,10 @@ class AsyncInspection(OperatorFlows):
         ``value``: the key's value, in any scope. ``error``: the recorded error starts with this text.
         ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime). ``stuck``: in
         progress, and the lease is over. ``cause``: why the handler was last started again. ``id``: the first
-        hex digits of the key's id. ``limit``: at most this many.
+        hex digits of the key's id. ``limit``: at most this many. Records that cannot be read are left out: a
+        warning of the logger ``twicesafe`` names them, and `stats` counts them.
         """
-        query = searching.Browsing(self._asked(conditions), limit)
+        query = searching.Browsing(self._asked(conditions), limit, warn_of_unreadable)
         return self._each(query)
 
     async def _each(self, query: searching.Browsing) -> AsyncIterator[Record]:

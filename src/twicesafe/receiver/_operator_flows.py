@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from typing import Any
 
 from .. import events
@@ -11,19 +13,23 @@ from .._core.durable import run_operations
 from .._core.durable.run_requests import FOREVER, Restart
 from .._core.durable.run_state import checked_name
 from .._core.encrypting import encrypted, encrypted_step
+from .._core.operator_acts import audited_act
 from .._core.protocol import Discard, Forget, Release, Resolve
-from .._core.searching import Conditions, Question, conditions, together
+from .._core.searching import Conditions, Question, conditions, named_ids, together
 from .._core.unkept_results import too_large
 from .._values.clocks import wall_clock
 from .._values.keys import Key
-from .._values.records import Record, State, Stats
+from .._values.records import Record, ReencryptReport, State, Stats
 from .._values.settings import Duration, expect, seconds
 from .._values.steps import SIGNAL
 from ..errors import TwicesafeError
 from ..stores._base import Finding
 from ._base import ReceiverBase
 
-__all__ = ["OperatorFlows", "about_secret", "sampled", "unread", "unswept"]
+__all__ = ["OperatorFlows", "about_secret", "sampled", "unread", "unswept", "warn_of_unreadable"]
+
+
+_log = logging.getLogger("twicesafe")
 
 
 class OperatorFlows(ReceiverBase):
@@ -105,6 +111,21 @@ class OperatorFlows(ReceiverBase):
         """The dead letter of this key was removed."""
         return operations.operate(key, Discard(key.id, by, why, self._resolved.retention_ms))
 
+    def _reencrypt(
+        self, limit: int | None, after: str, by: str | None, why: str
+    ) -> Flow[ReencryptReport]:
+        if by is not None:
+            operations.check_operator(None, by, why)
+        cipher, steps = self.policy.encryption, self._keeps_steps
+        report = yield from operations.reencrypt(cipher, limit, after, steps)
+        if by is not None and report.rewritten:
+            counts = (
+                f"({_counted(report.rewritten, 'answer')} of {_counted(report.examined, 'record')})"
+            )
+            said = f"{why[: operations.LONGEST - len(counts) - 1]} {counts}".strip()
+            yield from audited_act("reencrypt", by, said, self._resolved.retention_ms)
+        return report
+
     def _tell_sample(self, stats: Stats) -> Stats:
         """Notify observers of what is in the store."""
         self._notify(sampled(stats))
@@ -152,6 +173,18 @@ def unread(stats: Stats) -> list[Finding]:
     what = f"{stats.unreadable:,} of {stats.total:,} records cannot be read, and their keys are refused"
     remedy = "update twicesafe if a newer version wrote them; `twicesafe keys list` names them"
     return [Finding("warn", what, remedy)]
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def warn_of_unreadable(ids: Collection[str]) -> None:
+    _log.warning(
+        "left out %s: damaged, or written by a newer version (%s)",
+        _counted(len(ids), "unreadable record"),
+        named_ids(ids),
+    )
 
 
 def unswept(stats: Stats) -> list[Finding]:

@@ -90,15 +90,22 @@ class Operators(OperatorFlows):
         self._notify(events.Swept(report.removed, report.examined))
         return report
 
-    def reencrypt(self, *, limit: int | None = None, after: str = "") -> ReencryptReport:
+    def reencrypt(
+        self,
+        *,
+        limit: int | None = None,
+        after: str = "",
+        by: str | None = None,
+        why: str = "",
+    ) -> ReencryptReport:
         """Encrypt recorded answers with the first key of the policy's key ring, newest first, and the arguments,
         steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. It may run during deliveries: an answer that changes meanwhile is left alone.
+        to continue. ``by``, ``why``: if anything was rewritten, the audit log gets one entry for the whole call. It may
+        run during deliveries: an answer that changes meanwhile is left alone.
         """
-        flow = operations.reencrypt(self.policy.encryption, limit, after, self._keeps_steps)
-        return self._runtime.run(flow)
+        return self._runtime.run(self._reencrypt(limit, after, by, why))
 
     def archive(
         self,
@@ -107,15 +114,19 @@ class Operators(OperatorFlows):
         older_than: Duration,
         limit: int | None = None,
         after: str = "",
+        by: str = "archive",
+        why: str = "its answer is in the archive",
     ) -> ArchiveReport:
         """Move answers that were recorded longer ago than this from the store to an archive.
 
         ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is durable in the
         archive. Its record stays until its retention ends: a late duplicate does not run, and gets
-        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. A kill at any point loses nothing.
+        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. ``by``, ``why``: for the audit trail of each
+        key. If the process is killed, no answer is lost. Records that cannot be read stay, and the report names them.
         """
         archive = opened_archive(to)
-        job = Archiving(self._recorded_before(older_than), limit, after, self._keeps_steps)
+        before = self._recorded_before(older_than)
+        job = Archiving(before, limit, after, by, why, self._keeps_steps)
         while not job.is_over:
             rows = self._runtime.run(job.page())
             archive.write(rows)
@@ -199,15 +210,22 @@ class AsyncOperators(OperatorFlows):
         self._notify(events.Swept(report.removed, report.examined))
         return report
 
-    async def reencrypt(self, *, limit: int | None = None, after: str = "") -> ReencryptReport:
+    async def reencrypt(
+        self,
+        *,
+        limit: int | None = None,
+        after: str = "",
+        by: str | None = None,
+        why: str = "",
+    ) -> ReencryptReport:
         """Encrypt recorded answers with the first key of the policy's key ring, newest first, and the arguments,
         steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. It may run during deliveries: an answer that changes meanwhile is left alone.
+        to continue. ``by``, ``why``: if anything was rewritten, the audit log gets one entry for the whole call. It may
+        run during deliveries: an answer that changes meanwhile is left alone.
         """
-        flow = operations.reencrypt(self.policy.encryption, limit, after, self._keeps_steps)
-        return await self._runtime.run(flow)
+        return await self._runtime.run(self._reencrypt(limit, after, by, why))
 
     async def archive(
         self,
@@ -216,17 +234,21 @@ class AsyncOperators(OperatorFlows):
         older_than: Duration,
         limit: int | None = None,
         after: str = "",
+        by: str = "archive",
+        why: str = "its answer is in the archive",
     ) -> ArchiveReport:
         """Move answers that were recorded longer ago than this from the store to an archive.
 
         ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is durable in the
         archive. Its record stays until its retention ends: a late duplicate does not run, and gets
-        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. A kill at any point loses nothing.
+        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. ``by``, ``why``: for the audit trail of each
+        key. If the process is killed, no answer is lost. Records that cannot be read stay, and the report names them.
         """
         import asyncio
 
         archive = await asyncio.to_thread(opened_archive, to)
-        job = Archiving(self._recorded_before(older_than), limit, after, self._keeps_steps)
+        before = self._recorded_before(older_than)
+        job = Archiving(before, limit, after, by, why, self._keeps_steps)
         while not job.is_over:
             rows = await self._runtime.run(job.page())
             await asyncio.to_thread(archive.write, rows)

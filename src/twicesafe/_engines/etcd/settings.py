@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ...errors import ConfigurationError
+from ...stores._certificates import check_certificates
 from ...stores._urls import expect_seconds, mask, options_of
 
 __all__ = ["Settings"]
@@ -47,6 +48,7 @@ class Settings:
             raise ConfigurationError("certificates are for TLS: write etcds:// instead of etcd://")
         if bool(options["certfile"]) != bool(options["keyfile"]):
             raise ConfigurationError("certfile= and keyfile= are used together: give both")
+        _check_files([options[name] for name in CERTIFICATES])
         prefix = unquote(parts.path.strip("/")) or PREFIX
         if len(prefix) > 200 or not _PREFIX.fullmatch(prefix):
             raise ConfigurationError(
@@ -95,19 +97,14 @@ class Settings:
     def _credentials(self) -> Any:
         import grpc
 
-        roots, chain, key = (
-            _content(getattr(self, name), name) for name in ("ca_certs", "certfile", "keyfile")
-        )
+        files = [getattr(self, name) for name in CERTIFICATES]
+        _check_files(files)  # one may have been removed since
+        roots, chain, key = (Path(path).read_bytes() if path else None for path in files)
         return grpc.ssl_channel_credentials(roots, key, chain)
 
 
-def _content(path: str, option: str) -> bytes | None:
-    if not path:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{option}= cannot be read ({error})") from error
+def _check_files(paths: list[str]) -> None:
+    check_certificates(zip(CERTIFICATES, paths, strict=True), ("ca_certs",))
 
 
 def _members(hosts: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from ...errors import ConfigurationError
+from ...stores._certificates import check_certificates
 from ...stores._urls import check_driver_options, expect_seconds, mask, options_of
 
 __all__ = ["Settings"]
@@ -66,6 +67,9 @@ _DRIVER: Final[dict[str, int | tuple[str, ...]]] = {
 """Options of the driver with a number or a truth value. PyMongo compares their names in lower case."""
 
 
+_FILES: Final = ("tlscafile", "tlscertificatekeyfile", "tlscrlfile")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     url: str
@@ -97,6 +101,8 @@ class Settings:
         for name, value in rest:
             _check_fixed(name, value)
         check_driver_options(rest, {name: _DRIVER.get(name.lower()) for name, _ in rest})
+        files = [(name, value) for name, value in rest if name.lower() in _FILES]
+        check_certificates(files, [name for name, _ in files if name.lower() == "tlscafile"])
         _check(options)
         database = unquote(parts.path.strip("/"))
         if not parts.netloc or not _DATABASE.fullmatch(database):

@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
+from ...stores._certificates import check_certificates
 from ...stores._urls import identifier, mask, options_of
 
 __all__ = ["CONFLICTS", "LOCK_WAIT", "Settings", "code_of", "explain", "is_demoted", "is_lost"]
@@ -105,6 +106,7 @@ class Settings:
             raise ConfigurationError("timeout= is in seconds: use 1 or more")
         if options["ssl"] not in TLS:
             raise ConfigurationError(f"ssl={options['ssl'][:20]!r}: use one of {', '.join(TLS)}")
+        check_certificates([("ssl_ca", options["ssl_ca"])], ("ssl_ca",))
         database = unquote(parts.path.lstrip("/"))
         if not database:
             raise ConfigurationError(

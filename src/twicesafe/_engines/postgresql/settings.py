@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from ..._values.settings import expect, seconds
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
+from ...stores._certificates import check_certificates
 from ...stores._urls import check_driver_options, identifier, mask, options_of
 
 __all__ = ["NOT_FREE", "Settings", "code_of", "explain", "percents", "pooler_met"]
@@ -84,6 +85,7 @@ class Settings:
         check_driver_options(
             [(name, one) for name, text in rest for one in _each(name, text)], _LIBPQ
         )
+        check_certificates(_files(rest), ("sslrootcert",))
         theirs = urlencode(rest, quote_via=quote)  # libpq does not read "+" as a space
         options: dict[str, Any] = options_of(f"postgresql:?{ours}", OPTIONS)
         identifier(options["table"])
@@ -98,6 +100,18 @@ class Settings:
 def _each(name: str, text: str) -> list[str]:
     """``port=5432,5433``: one for each host."""
     return [one for one in text.split(",") if one] if name == "port" else [text]
+
+
+_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+
+
+def _files(given: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The options that name files: not ``sslrootcert=system``, nor a key in a device (``sslkey=engine:name``)."""
+    return [
+        (name, text)
+        for name, text in given
+        if name in _FILES and text != "system" and not (name == "sslkey" and ":" in text)
+    ]
 
 
 SHORTEST: Final = 60.0

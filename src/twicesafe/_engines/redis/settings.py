@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...errors import ConfigurationError
+from ...stores._certificates import check_certificates
 from ...stores._urls import expect_seconds, identifier, mask, options_of
 
 __all__ = ["Address", "Settings"]
@@ -145,6 +146,8 @@ def _check(options: dict[str, Any]) -> None:
     identifier(options["prefix"], "prefix")
     expect_seconds(options, "timeout")
     expect_seconds(options, "wait_timeout")
+    files = ("ca_certs", "certfile", "keyfile")
+    check_certificates([(name, options[name]) for name in files], ("ca_certs",))
 
 
 def _addresses(hosts: str, kind: str) -> tuple[Address, ...]:
