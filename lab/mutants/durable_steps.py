@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -80,12 +81,10 @@ def arguments_not_compared(patch: Patch) -> None:
 
 @mutant("a step that was not recorded is taken for recorded", STUDY)
 def unanswered_record_is_taken_for_ok(patch: Patch) -> None:
-    def once(state: Any, ask: Any) -> Any:
-        try:
-            yield ask
-        except Exception:
-            return None
-        return None
+    def once(state: Any, ask: Any, answer: Any = None) -> Any:
+        if answer is None:
+            with suppress(Exception):
+                yield ask
 
     patch(steps, "record", once)
 
@@ -403,7 +402,7 @@ def positions_restart(patch: Patch) -> None:
 
     def anew(self: Any, *args: Any) -> None:
         start(self, *args)
-        self._positions = itertools.count(1)
+        self.next_position = itertools.count(1).__next__
 
     patch(RunState, "__init__", anew)
 

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from twicesafe._values.records import State
 
 from ..study import Study
@@ -64,6 +66,7 @@ STUDY: Final = Study(
             "HeldError", "ParkedError", "StepMismatchError", "LeaseLostError", "CancelledError",
         )),
     ),
+    ways={"flow": lambda plan: replace(plan, fast=False)},
     met={
         "fault": "faults of the network",
         "incident": "incidents",

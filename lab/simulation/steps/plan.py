@@ -116,6 +116,8 @@ class Plan(msgspec.Struct, frozen=True):
     signals: tuple[Sent, ...] = ()
     incidents: tuple[Incident, ...] = ()
     renewals: tuple[Fault, ...] = ()
+    fast: bool = True
+    """Steps take the fast path, as shipped; else the whole flow."""
 
 
 class _Draw:

@@ -7,7 +7,7 @@ in it as they are, and wait in virtual time. The driver, the flows and `Steps` a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
@@ -19,6 +19,7 @@ from twicesafe._core.commands import (
     Invoke,
     JoinFlight,
     Raised,
+    Reply,
     Sleep,
     Watch,
     Within,
@@ -26,6 +27,8 @@ from twicesafe._core.commands import (
 from twicesafe._core.driving import drive
 from twicesafe._core.durable.run import deliver_run
 from twicesafe._core.durable.run_requests import FOREVER
+from twicesafe._core.durable.run_state import RunState, StepCall
+from twicesafe._core.durable.steps import take, take_fast, take_fast_async
 from twicesafe._core.protocol import Abandon
 from twicesafe._runtime.flow_run import CLAIMS, RECORDING, invoke
 from twicesafe._values.context import ActiveClaim
@@ -44,12 +47,45 @@ __all__ = ["Runtime", "gathered"]
 class FlowRun:
     """One flow: what must be released however it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self.held: list[ActiveClaim] = []
         self.asked: Any = None
         """The claim that was requested and is not held."""
         self.cancelled: BaseException | None = None
         """A delayed cancellation: raised when the flow has ended."""
+
+    def perform(self, command: Any) -> Any:
+        return self._runtime._perform(command, self)
+
+    claim = record = perform
+
+    def invoke(self, claim: ActiveClaim, run: Callable[[], Any]) -> Any:
+        return self.perform(Invoke(claim, run))
+
+
+class _Awaiting:
+    """The same for the async version. Its fibre waits in these methods, so that no coroutine is suspended."""
+
+    def __init__(self, run: FlowRun) -> None:
+        self._run = run
+        self.perform = run.perform
+
+    async def record(self, ask: Any) -> Any:
+        return self._run.perform(ask)
+
+    claim = record
+
+    async def invoke(self, claim: ActiveClaim, run: Callable[[], Any]) -> Any:
+        return self._run.invoke(claim, run)
+
+
+def _awaited(work: Coroutine[Any, Any, Reply]) -> Any:
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it was suspended")
 
 
 class Runtime:
@@ -69,10 +105,21 @@ class Runtime:
         """As the async runtime does."""
         if self._caller is None or self._caller.over:
             self._caller = getcurrent()
-        run = FlowRun()
         flow = deliver_run(work) if isinstance(work, Call) else work
+        return self._run(lambda run: drive(flow, run.perform))
+
+    def take(self, state: RunState, call: StepCall) -> Reply:
+        """A step, on the path that the plan names. Every second process takes the async version of the fast one."""
+        if not self.process.world.plan.fast:
+            return self.run(take(state, call))
+        if self.process.number % 2:
+            return self._run(lambda run: _awaited(take_fast_async(state, call, _Awaiting(run))))
+        return self._run(lambda run: take_fast(state, call, run))
+
+    def _run(self, work: Callable[[FlowRun], Any]) -> Any:
+        run = FlowRun(self)
         try:
-            found = drive(flow, lambda command: self._perform(command, run))
+            found = work(run)
         except asyncio.CancelledError:
             if run.asked is not None:  # and never held
                 back = Abandon(run.asked.key.id, run.asked.owner, FOREVER)

@@ -45,6 +45,8 @@ from .._core.commands import (
 from .._core.delivery import deliver_fast
 from .._core.driving import drive
 from .._core.durable.run import deliver_run
+from .._core.durable.run_state import RunState, StepCall
+from .._core.durable.steps import take_fast
 from .._core.protocol import ClaimRequest
 from .._values.breaker import Breaker
 from .._values.context import ActiveClaim, active
@@ -99,6 +101,18 @@ class BlockingRuntime(SharedState):
         if run.cancelled is not None:
             run.deliver()
         return result
+
+    def take(self, state: RunState, call: StepCall) -> Reply:
+        """`run(take(state, call))`, in less time: a step holds no claim and leads no flight."""
+        run = BlockingFlowRun(self)
+        try:
+            reply = take_fast(state, call, run)
+        except BaseException as error:
+            run.deliver(instead_of=error)
+            raise
+        if run.cancelled is not None:
+            run.deliver()
+        return reply
 
 
 class BlockingFlowRun(FlowRun):

@@ -36,6 +36,8 @@ from .._core.commands import (
 from .._core.delivery import deliver_fast_async
 from .._core.driving import drive_async
 from .._core.durable.run import deliver_run
+from .._core.durable.run_state import RunState, StepCall
+from .._core.durable.steps import take, take_fast_async
 from .._core.protocol import ClaimRequest
 from .._core.settling import RELEASE_TIMEOUT
 from .._values.breaker import Breaker
@@ -136,6 +138,21 @@ class EventLoopRuntime(SharedState):
             run.deliver()
         return result
 
+    async def take(self, state: RunState, call: StepCall) -> Reply:
+        """`run(take(state, call))`, in less time: a step holds no claim and leads no flight."""
+        run = await self.new_run()
+        try:
+            if run.refused is None:
+                reply = await take_fast_async(state, call, run)
+            else:  # its first request raises the refusal
+                reply = await drive_async(take(state, call), run.perform)
+        except BaseException as error:
+            run.deliver(instead_of=error)
+            raise
+        if run.cancelled is not None:
+            run.deliver()
+        return reply
+
 
 class _Blocking:
     """The lease keeper's access to the store, as a store."""
@@ -169,18 +186,11 @@ class EventLoopFlowRun(FlowRun):
         self._asked = ask  # until it is held or refused
         return self._perform(ask)  # type: ignore[no-any-return]
 
-    def record(self, what: Any) -> Awaitable[Any]:
+    async def record(self, what: Any) -> Any:
+        """Record despite a cancellation, which is raised after the flow."""
         if self._store.immediate:
-            return self._perform(what)  # type: ignore[no-any-return]
-        return self._recorded(self._store.submit(what))
-
-    def _raise_refused(self) -> NoReturn:
-        refused, self.refused = self.refused, None
-        assert refused is not None
-        raise refused
-
-    async def _recorded(self, answer: Any) -> Any:
-        """Wait for a recording despite a cancellation, which is raised after the flow."""
+            return await self._perform(what)
+        answer = self._store.submit(what)
         try:
             return await answer
         except asyncio.CancelledError as error:
@@ -188,6 +198,11 @@ class EventLoopFlowRun(FlowRun):
                 raise
             self.cancelled = error
             return answer.result()
+
+    def _raise_refused(self) -> NoReturn:
+        refused, self.refused = self.refused, None
+        assert refused is not None
+        raise refused
 
     async def interrupted(self, error: BaseException) -> None:
         """Release claims that were requested and never held."""

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from .._core.commands import Raised, Reply
 from .._core.durable import waits
 from .._core.durable.run_state import RunState, StepCall, StepOptions, Unwind
-from .._core.durable.steps import take
 from .._core.handler_kind import problem_of, refuse_async, refuse_generator
 from .._core.handler_profile import HandlerProfile, profile_of
 from .._values.keys import Key
@@ -112,7 +111,8 @@ class _StepsBase:
         undo: Callable[[Any], Any] | None,
     ) -> StepCall:
         profile, probe = _profile(function), self._options.probe
-        self._check_undo(undo)
+        if undo is not None:
+            self._check_undo(undo)
         try:
             print_ = profile.of_arguments(args, kwargs)
         except UsageError as error:
@@ -261,7 +261,7 @@ class Steps(_StepsBase):
         self._abort(reason)
 
     def _take(self, call: StepCall) -> Any:
-        return _value(self._runtime.run(take(self._state, call)))
+        return _value(self._runtime.take(self._state, call))
 
 
 class AsyncSteps(_StepsBase):
@@ -356,7 +356,7 @@ class AsyncSteps(_StepsBase):
         self._abort(reason)
 
     async def _take(self, call: StepCall) -> Any:
-        return _value(await self._runtime.run(take(self._state, call)))
+        return _value(await self._runtime.take(self._state, call))
 
 
 def _profile(function: Callable[..., Any]) -> HandlerProfile:

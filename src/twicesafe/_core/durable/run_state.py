@@ -159,7 +159,8 @@ class RunState:
         self.ended = False
         """The function has ended: no further step starts."""
         last = max((step.position for step in self.recorded.values()), default=0)
-        self._positions = itertools.count(last + 1)
+        self.next_position = itertools.count(last + 1).__next__
+        """Returns the position of the next step, which decides the order of undos."""
         self.undos: dict[str, Undo] = {}
         self.undoing = FAILURE in self.recorded
         """Nothing new runs: the function is replayed up to its failure, to learn what to undo."""
@@ -267,9 +268,6 @@ class RunState:
     def used(self) -> int:
         """How many names were used so far."""
         return len(self._used)
-
-    def next_position(self) -> int:
-        return next(self._positions)
 
     def traced(self, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
         """The function of a step, in its own span if there is a tracer for steps."""

@@ -29,7 +29,14 @@ from .run_state import RunState, StepCall
 __all__ = ["ask_of", "ask_while_claimed", "decoded", "encoded", "gone", "record"]
 
 
-def ask_of(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> RecordStep:
+def ask_of(
+    state: RunState,
+    call: StepCall,
+    as_: StepState = StepState.DONE,
+    result: bytes | None = None,
+    attempt: int = 1,
+    position: int = 0,
+) -> RecordStep:
     """The request that records this step."""
     claim = state.claim
     return RecordStep(
@@ -40,30 +47,42 @@ def ask_of(state: RunState, call: StepCall, as_: StepState = StepState.DONE) -> 
         call.kind,
         as_,
         call.fingerprint,
-        undo=call.undo is not None,
+        result,
+        attempt,
+        position,
+        call.undo is not None,
     )
 
 
 def encoded(state: RunState, call: StepCall, value: Any) -> bytes:
     """The result as it is recorded; `ResultError`: it cannot be."""
+    policy = state.policy
     try:
-        payload = state.policy.codec.encode(value, call.declared)
+        payload = policy.codec.encode(value, call.declared)
     except ResultError:
         raise
     except Exception as error:
         raise not_encoded(value, error) from error
-    if len(payload) > state.policy.max_result_bytes:
-        raise too_large(value, len(payload), state.policy.max_result_bytes)
-    return encrypted_step(state.policy.cipher, state.claim.key.id, call.name, payload)
+    if len(payload) > policy.max_result_bytes:
+        raise too_large(value, len(payload), policy.max_result_bytes)
+    if policy.cipher is None:
+        return payload
+    return encrypted_step(policy.cipher, state.claim.key.id, call.name, payload)
 
 
-def record(state: RunState, ask: RecordStep) -> Flow[Exception | None]:
-    """Retry until the store has recorded a step (P10). Returns why it was recorded without its result."""
+def record(
+    state: RunState, ask: RecordStep, answer: Ack | Exception | None = None
+) -> Flow[Exception | None]:
+    """Retry until the store has recorded a step (P10). Returns why it was recorded without its result.
+
+    `answer`: the answer or the error of the store, if the caller has already asked it.
+    """
     claim, refused = state.claim, None
     ack: Ack | None = None
     while ack is None:
         try:
-            ack = yield from ask_while_claimed(claim, ask)
+            first, answer = answer, None
+            ack = yield from ask_while_claimed(claim, ask, first)
         except StoreUnavailableError as error:
             raise StoreUnavailableError(
                 f"the step {_shown(ask)!r} ran, but the store did not answer while the claim lasted: "
@@ -86,12 +105,20 @@ def _shown(ask: RecordStep) -> str:
     return ask.name.removeprefix(SIGNAL)
 
 
-def ask_while_claimed(claim: ActiveClaim, ask: RecordStep | Suspend) -> Flow[Ack]:
-    """The store's answer. While it does not answer it is asked again, as long as the claim lasts."""
+def ask_while_claimed(
+    claim: ActiveClaim, ask: RecordStep | Suspend, answer: Ack | Exception | None = None
+) -> Flow[Ack]:
+    """Ask the store until it answers, as long as the claim lasts.
+
+    `answer`: the answer or the error of the store, if the caller has already asked it.
+    """
     tries = 0
     while True:
         try:
-            return (yield ask)  # type: ignore[no-any-return]
+            found, answer = answer, None
+            if isinstance(found, Exception):
+                raise found
+            return (yield ask) if found is None else found
         except StoreUnavailableError:
             pause = pause_after(tries)
             if claim.gone or claim.clock() + pause >= claim.expires:

@@ -6,6 +6,10 @@
 
 A flow returns a reply, and its caller raises or returns it. Inside a generator a `StopIteration` of the
 user's function would change its meaning.
+
+Most steps take the fast path, `take_fast`, as in `delivery`: plain calls of the functions that the flow calls,
+in the same order. A step takes it if nothing is recorded about it, and if it has no transaction, probe,
+time-out or ``hold``. If its function raises, or the store does not record it, the flow continues from there.
 """
 
 from __future__ import annotations
@@ -31,14 +35,30 @@ from ...errors import (
     UsageError,
     text_of,
 )
-from ..commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from ..commands import (
+    AsyncPerformer,
+    Detach,
+    Flow,
+    Invoke,
+    Performer,
+    Raised,
+    Reply,
+    Returned,
+    Sleep,
+)
+from ..driving import drive, drive_async
+from ..protocol import Ack
 from ..unkept_results import because
+from .run_requests import RecordStep
 from .run_state import FAILURE, UNDO, RunState, StepCall
 from .step_records import ask_of, decoded, encoded, record
 from .transaction_step import in_transaction
 from .waits import others_first
 
-__all__ = ["find_out", "take"]
+__all__ = ["find_out", "take", "take_fast", "take_fast_async"]
+
+_OK: Final = Ack.OK
+_DONE: Final = StepState.DONE
 
 RAISED: Final = b"raised"
 """In place of the result of a step that was started and raised."""
@@ -49,7 +69,10 @@ _NO_USE: Final = (SuspendedError, LeaseLostError, UsageError, AtomicityBrokenErr
 
 def take(state: RunState, call: StepCall) -> Flow[Reply]:
     """Run a step, or return its recorded result."""
-    known = state.enter(call.name, call.kind, call.fingerprint)
+    return (yield from _entered(state, call, state.enter(call.name, call.kind, call.fingerprint)))
+
+
+def _entered(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
     if known is not None and known.state is StepState.DONE:
         return _recorded(state, call, known)
     # With a time-out the rest of a blocking step runs in a thread, which cannot be stopped. The run
@@ -60,24 +83,85 @@ def take(state: RunState, call: StepCall) -> Flow[Reply]:
     return (yield from _to_its_end(state, call, known))
 
 
-def _to_its_end(state: RunState, call: StepCall, known: Step | None) -> Flow[Reply]:
+def take_fast(state: RunState, call: StepCall, run: Performer) -> Reply:
+    """The fast path: `drive(take(state, call), run.perform)`, in less time."""
+    known = state.enter(call.name, call.kind, call.fingerprint)
+    if known is not None or not _is_plain(state, call):
+        return drive(_entered(state, call, known), run.perform)
     state.running[call.name] = None
     try:
-        if state.undoing:
-            _look_back(state, call, known)
-            yield from others_first(state, call.name)
         state.check_open()
-        state.answered.add(call.name)  # how it ends is seen in this attempt
+        state.answered.add(call.name)
+        began = state.claim.clock()
+        reply = run.invoke(state.step_claim(call.name), state.traced(call.name, call.run))
+        if type(reply) is Raised:
+            return drive(_to_its_end(state, call, None, reply), run.perform)
+        ask, problem = _prepare(state, call, reply.value, 1)
+        try:
+            ack = run.record(ask)
+        except Exception as error:
+            ack = error
+        refused = None if ack is _OK else drive(record(state, ask, ack), run.perform)
+        return _conclude(state, call, reply, ask, began, problem, refused)
+    finally:
+        state.running.pop(call.name, None)
+
+
+async def take_fast_async(state: RunState, call: StepCall, run: AsyncPerformer) -> Reply:
+    """The async version of `take_fast`."""
+    known = state.enter(call.name, call.kind, call.fingerprint)
+    if known is not None or not _is_plain(state, call):
+        return await drive_async(_entered(state, call, known), run.perform)
+    state.running[call.name] = None
+    try:
+        state.check_open()
+        state.answered.add(call.name)
+        began = state.claim.clock()
+        reply = await run.invoke(state.step_claim(call.name), state.traced(call.name, call.run))
+        if type(reply) is Raised:
+            return await drive_async(_to_its_end(state, call, None, reply), run.perform)
+        ask, problem = _prepare(state, call, reply.value, 1)
+        try:
+            ack = await run.record(ask)
+        except Exception as error:
+            ack = error
+        refused = None if ack is _OK else await drive_async(record(state, ask, ack), run.perform)
+        return _conclude(state, call, reply, ask, began, problem, refused)
+    finally:
+        state.running.pop(call.name, None)
+
+
+def _is_plain(state: RunState, call: StepCall) -> bool:
+    """A new step that needs no mark, and runs in its caller's own thread."""
+    if state.undoing or state.holds or call.transaction is not None:
+        return False
+    return call.probe is None and call.options.timeout is None
+
+
+def _to_its_end(
+    state: RunState, call: StepCall, known: Step | None, raised: Raised | None = None
+) -> Flow[Reply]:
+    """`raised`: how the first try ended, in `take_fast`."""
+    state.running[call.name] = None
+    try:
         marks = call.transaction is None and (state.holds or call.probe is not None)
-        if marks or (known is not None and call.transaction is None):
-            found = yield from _marked(state, call, known)
-            if found is not None:
-                return found
-            state.check_open()  # that took its time
+        if raised is None:
+            if state.undoing:
+                _look_back(state, call, known)
+                yield from others_first(state, call.name)
+            state.check_open()
+            state.answered.add(call.name)  # how it ends is seen in this attempt
+            if marks or (known is not None and call.transaction is None):
+                found = yield from _marked(state, call, known)
+                if found is not None:
+                    return found
+                state.check_open()  # marking took time
         attempt = 1
         while True:
             reply: Reply
-            if call.transaction is not None:  # all of it is recorded, or none
+            if raised is not None:
+                reply, raised = raised, None
+            elif call.transaction is not None:  # all of it is recorded, or none
                 reply = yield from in_transaction(state, call, attempt)
                 if isinstance(reply, Returned):
                     return reply
@@ -228,21 +312,45 @@ def _asked(state: RunState, call: StepCall) -> Flow[Reply | None]:
 
 def _keep(state: RunState, call: StepCall, value: Any, attempt: int, began: float) -> Flow[Reply]:
     """Record the result. One that cannot be kept is an error, although the step is done."""
-    ask = ask_of(state, call)
-    ask.attempt, ask.position = attempt, state.next_position()
+    ask, problem = _prepare(state, call, value, attempt)
+    refused = yield from record(state, ask)
+    return _conclude(state, call, Returned(value), ask, began, problem, refused)
+
+
+def _prepare(
+    state: RunState, call: StepCall, value: Any, attempt: int
+) -> tuple[RecordStep, ResultError | None]:
+    """The request that records the step with this value; if that is impossible, without it, and the error."""
+    result: bytes | None = None
     problem: ResultError | None = None
     try:
-        ask.result = encoded(state, call, value)
+        result = encoded(state, call, value)
     except ResultError as error:
         problem = error.about(state.claim.key)
-    refused = yield from record(state, ask)
-    state.register(call, ask.position, value)
-    state.recorded_step(call.name, call.kind, attempt, began)
-    if problem is None and refused is not None:
-        problem = NotStorableError(
-            f"the result was refused by the store ({refused})", key=state.claim.key, value=value
-        )
+    return ask_of(state, call, _DONE, result, attempt, state.next_position()), problem
+
+
+def _conclude(
+    state: RunState,
+    call: StepCall,
+    reply: Returned,
+    ask: RecordStep,
+    began: float,
+    problem: ResultError | None,
+    refused: Exception | None,
+) -> Reply:
+    """The step is recorded. `problem`, `refused`: why it was recorded without its result."""
+    if call.undo is not None:
+        state.register(call, ask.position, reply.value)
+    if state.observed:
+        state.recorded_step(call.name, call.kind, ask.attempt, began)
     if problem is None:
-        return Returned(value)
+        if refused is None:
+            return reply
+        problem = NotStorableError(
+            f"the result was refused by the store ({refused})",
+            key=state.claim.key,
+            value=reply.value,
+        )
     done = f"the step {call.name!r} is done and recorded, but without its result: "
     return Raised(because(problem, done, "; it is not run again"))
