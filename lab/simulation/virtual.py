@@ -40,11 +40,13 @@ class VirtualWorld:
         self.say: Say | None = None
         if say is not None:
             self.say = lambda line: say(f"{self.now:8.4f} {line}")
-        self._heap: list[tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[
+            tuple[float, int, Actor | None, Callable[..., object], tuple[Any, ...]]
+        ] = []
         self._order = itertools.count()
 
     def after(
-        self, seconds: float, whose: Actor | None, act: Callable[..., None], *args: Any
+        self, seconds: float, whose: Actor | None, act: Callable[..., object], *args: Any
     ) -> None:
         heappush(self._heap, (self.now + seconds, next(self._order), whose, act, args))
 

@@ -318,6 +318,29 @@ def test_draining_ends_when_the_store_is_away(
     assert relay.drain() == 1
 
 
+def test_tables_are_checked_by_the_first_run_and_after_an_outage(
+    mode: RelayMode, put: Put, broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    relay = mode.relay(broker)
+    perform, asked = relay.own._port.perform, []
+
+    def performed(request: Any) -> Any:
+        asked.append(request.op)
+        return perform(request)
+
+    monkeypatch.setattr(relay.own._port, "perform", performed)
+    put("1", key="k")
+    assert (relay.drain(), asked.count("outbox_prepare")) == (1, 1)
+    put("2", key="k")
+    assert (relay.drain(), asked.count("outbox_prepare")) == (1, 1)
+    put("3", key="k")
+    broker.away = BrokerUnavailableError("no broker")
+    with pytest.raises(BrokerUnavailableError):
+        relay.drain()
+    broker.away = None
+    assert (relay.drain(), asked.count("outbox_prepare")) == (1, 2)
+
+
 class Departure(BaseException):
     """Like an exit, but of no known type."""
 

@@ -286,7 +286,7 @@ def test_waiters_of_an_unstorable_result_get_the_error_too(bench: Bench) -> None
     first = bench.start(bench.process, "k", counter.slow)
     assert counter.entered.wait(60)
     second = bench.start(bench.process, "k", counter.slow)
-    table = bench.receiver._runtime.flights._table
+    table = bench.receiver._runtime.flights.table
     until(lambda: table.get(Key("k").id) and table[Key("k").id].wakers)
     counter.go_on.set()
     assert isinstance(first.exception(10), NotStorableError)

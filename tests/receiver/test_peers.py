@@ -270,7 +270,7 @@ def test_18b_finished_keys_are_not_kept_alive(bench: Bench) -> None:
     for number in range(5):
         bench.process(str(number), Counter().quick)
     assert not bench.receiver._runtime.keeper._live
-    assert not bench.receiver._runtime.flights._table
+    assert not bench.receiver._runtime.flights.table
 
 
 def test_19_the_claim_is_one_atomic_request(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from twicesafe import events as ev
 
 
 def riders(bench: Bench) -> int:
-    table = bench.receiver._runtime.flights._table
+    table = bench.receiver._runtime.flights.table
     return sum(len(flight.wakers or ()) for flight in list(table.values()))
 
 
@@ -30,6 +30,20 @@ def test_a_hundred_duplicates_of_one_slow_call(bench: Bench) -> None:
     assert sum(not outcome.replayed for outcome in outcomes) == 1
     assert len({outcome.fence for outcome in outcomes}) == 1
     assert bench.store.ops().count("claim") == 1
+
+
+def test_a_duplicate_of_running_work_does_not_look_at_the_store(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter, looks = Counter(5), []
+    monkeypatch.setattr(bench.receiver._runtime, "recall", looks.append)
+    first = bench.start(bench.process, "k", counter.slow)
+    assert counter.entered.wait(60)
+    second = bench.start(bench.process, "k", counter.slow)
+    until(lambda: riders(bench) == 1)
+    counter.go_on.set()
+    assert (first.result(10).value, second.result(10).value) == (5, 5)
+    assert len(looks) == 1
 
 
 def test_a_duplicate_in_another_process_waits_and_replays(bench: Bench) -> None:
@@ -122,7 +136,7 @@ def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -
     assert counter.entered.wait(60)
     waiter = bench.start(bench.process, "k", counter.quick)
     flights = bench.receiver._runtime.flights
-    until(lambda: any(flight.delayed for flight in flights._table.values()))
+    until(lambda: any(flight.delayed for flight in flights.table.values()))
     impatient = bench.receiver.options(policy=bench.receiver.policy.replace(in_flight="reject"))
     riding = []
     ask = flights.ask

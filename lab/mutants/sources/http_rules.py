@@ -353,8 +353,8 @@ break_source(
     "every field is kept",
     bug="fields that are on no list are stored and replayed, secrets included",
     file="_core/http/stored_response.py",
-    old="if name in names:\n            lines",
-    new="if name not in OF_ONE_PASSAGE:\n            lines",
+    old="if name in names:\n                fields",
+    new="if name not in OF_ONE_PASSAGE:\n                fields",
     tests=[f"{REPLAY}::test_only_fields_that_are_listed_or_named_are_kept"],
 )
 break_source(

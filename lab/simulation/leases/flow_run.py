@@ -244,7 +244,7 @@ class FlowRun:
 
     def join(self, call: Call) -> Flight | None:
         mine = Flight(call.key.id, call.fingerprint)
-        flight = self.process.flights.join(mine)
+        flight = self.process.flights.table.setdefault(mine.id, mine)
         self.flight = call.flight = mine if flight is mine else None
         return None if flight is mine else flight
 

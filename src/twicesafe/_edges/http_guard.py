@@ -38,7 +38,6 @@ from .._core.http.flow import (
     Respond,
     RunHandler,
     admit,
-    begin,
     claimed,
     identify,
     not_claimed,
@@ -46,7 +45,7 @@ from .._core.http.flow import (
 from .._core.http.message import HttpRequest, StoredResponse
 from .._core.http.policy import HttpPolicy
 from .._core.http.problems import RequestRefused
-from .._core.http.rules import Admission, HttpRules, Looked
+from .._core.http.rules import Admission, HttpRules
 from .._core.http.stored_response import RESPONSE_CODEC
 from .._values.policy import Policy
 from ..errors import ConfigurationError, TwicesafeError
@@ -169,14 +168,14 @@ async def admit_fast(
 ) -> PassThrough | Respond | RunHandler | None:
     """`drive_async(guard.admit(request, read), perform)`, in less time. `read` gets `words`."""
     rules = guard.rules
-    found = begin(rules, request)
-    if not isinstance(found, Looked):
-        return found
     try:
+        looked = rules.look(request)
+        if looked is None:
+            return PassThrough()
         body = await read(*words)
+        asks = identify(rules, guard.claim, request, looked, body)
     except RequestRefused as refused:
         return Respond(rules.refuse(request, refused.problem))
-    asks = identify(rules, guard.claim, request, found, body)
     if not isinstance(asks, Asking):
         return asks
     try:
@@ -191,7 +190,10 @@ async def settle_fast(exchange: Exchange) -> None:
     command = exchange.ending()
     exchange.settled = True
     try:
-        await perform(command)
+        if type(command) is CompleteClaim:
+            await command.claim.complete(command.result)
+        else:
+            await perform(command)
     except TwicesafeError as error:
         await drive_async(exchange.told(error), perform)
     else:

@@ -169,7 +169,7 @@ class FlowRun:
         """Lead the flight of this call's key (None), or get the one that another caller leads."""
         mine = Flight(call.key.id, call.fingerprint, self._runtime.cache is not None)
         self._flight = call.flight = mine  # first: an interrupt after the next line must end it
-        flight = self._flights.join(mine)
+        flight = self._flights.table.setdefault(mine.id, mine)  # atomic: exactly one thread leads
         if flight is mine:
             return None
         self._flight = call.flight = None

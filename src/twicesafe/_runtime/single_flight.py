@@ -49,11 +49,8 @@ class SingleFlight:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._table: dict[bytes, Flight] = {}
-
-    def join(self, mine: Flight) -> Flight:
-        """The flight of this key; if it is `mine`, the caller leads it and must end it."""
-        return self._table.setdefault(mine.id, mine)  # atomic: exactly one thread leads
+        self.table: dict[bytes, Flight] = {}
+        """By the id of the key. The caller whose flight is here leads it, and must end it."""
 
     def wait(self, flight: Flight, waker: Callable[[], object], most: int) -> bool:
         """Be woken when the flight ends. False: it has already ended."""
@@ -104,8 +101,8 @@ class SingleFlight:
         if not flight.ended:
             flight.answer = answer
             flight.ended = True
-        if self._table.get(flight.id) is flight:  # else it never led, or the process was forked
-            del self._table[flight.id]
+        if self.table.get(flight.id) is flight:  # else it never led, or the process was forked
+            del self.table[flight.id]
         if flight.awaited or _ALWAYS_LOCK:
             with self._lock if _ALWAYS_LOCK else _NO_LOCK:
                 # A copy: a woken waiter leaves at once, which changes the list.
@@ -115,11 +112,11 @@ class SingleFlight:
 
     def outdate(self, id: bytes) -> None:  # noqa: A002
         """The flight of this key, if there is one, may end with an answer that no longer holds."""
-        flight = self._table.get(id)
+        flight = self.table.get(id)
         if flight is not None:
             flight.outdated = True
 
     def forget_all(self) -> None:
         """After a fork: the leaders were threads of the parent."""
         self._lock = threading.Lock()
-        self._table = {}
+        self.table = {}

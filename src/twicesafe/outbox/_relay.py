@@ -165,7 +165,8 @@ class OutboxRelay(RelayBase):
         if self._runner is not None:
             raise UsageError("this relay is already running")
         port = self._port
-        port.perform(Prepare())
+        if self._state is None or self._state.outage is not None:  # a table may be missing
+            port.perform(Prepare())
         state = self._new_state(self.store.capabilities.wake, until_empty)
         self._runner = runtime().RelayRunner(state, self._adapted, port.perform, port.listen)
         return self._runner
@@ -279,7 +280,8 @@ class AsyncOutboxRelay(RelayBase):
         if self._runner is not None:
             raise UsageError("this relay is already running")
         port = self._port
-        await port.perform(Prepare())
+        if self._state is None or self._state.outage is not None:  # a table may be missing
+            await port.perform(Prepare())
         state = self._new_state(self.store.capabilities.wake, until_empty)
         self._runner = runtime().AsyncRelayRunner(state, self._adapted, port.perform, port.listen)
         return self._runner

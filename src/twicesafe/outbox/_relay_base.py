@@ -83,6 +83,7 @@ class RelayBase:
         self._cipher = encryption
         self._before = 0
         self._state: RelayState | None = None
+        """The state of this run, or of the last one."""
 
     @property
     def published(self) -> int:

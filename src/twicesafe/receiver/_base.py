@@ -214,6 +214,9 @@ class ReceiverBase:
                 return outcome_of(call, answer, cached=True)
         if recall is None:
             return None
+        flights = self._runtime.flights.table
+        if flights and call.key.id in flights:
+            return None  # another caller in this process works on the key: wait for its answer
         answer = recall(call.key.id)
         if answer is None:
             call.looked = True

@@ -140,9 +140,6 @@ class _Claim(Generic[T]):
 
     def _is_answered(self) -> bool:
         """Whether the answer is recorded and can be read without a claim, as in `process`."""
-        runtime = self._receiver._runtime
-        if runtime.recall is None and runtime.cache is None:
-            return False
         outcome = self._receiver._known(self._call)
         if outcome is not None:
             self._answer_with(outcome)
@@ -292,9 +289,10 @@ class Claim(_Claim[T]):
 
         if self._left:
             self._begin_again()
-        if self._is_answered():
+        runtime = self._receiver._runtime
+        if (runtime.recall or runtime.cache) is not None and self._is_answered():
             return self
-        run = self._flow_run = BlockingFlowRun(self._receiver._runtime)
+        run = self._flow_run = BlockingFlowRun(runtime)
         try:
             self._admitted(admit_fast(self._call, run.join(self._call), run), run)
         except BaseException as error:
@@ -351,9 +349,10 @@ class AsyncClaim(_Claim[T]):
     async def __aenter__(self) -> Self:
         if self._left:
             self._begin_again()
-        if self._is_answered():
+        runtime = self._receiver._runtime
+        if (runtime.recall or runtime.cache) is not None and self._is_answered():
             return self
-        run = self._flow_run = await self._receiver._runtime.new_run()
+        run = self._flow_run = await runtime.new_run()
         try:
             self._admitted(await admit_fast_async(self._call, run.join(self._call), run), run)
         except BaseException as error:

@@ -80,9 +80,7 @@ class AsyncBatcher:
 
     async def perform(self, request: Any) -> Any:
         if self.is_busy or self._crowded:
-            future = asyncio.get_running_loop().create_future()
-            self.put(request, future)
-            return await future
+            return await self.submit(request, asyncio.get_running_loop().create_future())
         self.is_busy = True
         try:
             return await self._one(request)
@@ -91,17 +89,16 @@ class AsyncBatcher:
             if self._gathered:
                 self._start()
 
-    def submit(self, request: Any) -> Uncancellable:
-        """Like `perform`, but not in the caller's task, so that a cancellation cannot stop it."""
-        future = Uncancellable(loop=asyncio.get_running_loop())
-        self.put(request, future)
-        return future
-
-    def put(self, request: Any, answer: asyncio.Future[Any]) -> None:
-        """Like `submit`, for a future that the caller has already."""
+    def submit(
+        self, request: Any, answer: asyncio.Future[Any] | None = None
+    ) -> asyncio.Future[Any]:
+        """Like `perform`, but not in the caller's task. By default, a cancellation cannot stop the wait."""
+        if answer is None:
+            answer = Uncancellable(loop=asyncio.get_running_loop())
         self._gathered.append((request, answer))
         if not self.is_busy:
             self._start()
+        return answer
 
     def _start(self) -> None:
         self.is_busy = True
@@ -110,7 +107,9 @@ class AsyncBatcher:
     async def _send_batches(self) -> None:
         try:
             while self._gathered:
-                batch = self._next()
+                batch = [self._gathered.popleft()]
+                if self._gathered and not goes_alone(batch[0][0]):
+                    self._fill(batch)
                 count = len(batch)
                 self._crowded = count > 1
                 try:
@@ -137,15 +136,10 @@ class AsyncBatcher:
             if self._gathered:
                 self._start()
 
-    def _next(self) -> list[tuple[Any, asyncio.Future[Any]]]:
-        """The next batch: all queued requests, except those that must run alone."""
-        batch = [self._gathered.popleft()]
-        if self._gathered and not goes_alone(batch[0][0]):
-            while (
-                self._gathered and len(batch) < self._most and not goes_alone(self._gathered[0][0])
-            ):
-                batch.append(self._gathered.popleft())
-        return batch
+    def _fill(self, batch: list[tuple[Any, asyncio.Future[Any]]]) -> None:
+        """Add the queued requests, up to one that must run alone."""
+        while self._gathered and len(batch) < self._most and not goes_alone(self._gathered[0][0]):
+            batch.append(self._gathered.popleft())
 
 
 def _break(batch: list[tuple[Any, asyncio.Future[Any]]], error: BaseException) -> None:

@@ -71,7 +71,6 @@ __all__ = [
     "ResponseCut",
     "RunHandler",
     "admit",
-    "begin",
     "claimed",
     "identify",
     "not_claimed",
@@ -189,14 +188,14 @@ def admit(
 
     `request` has no body yet; `read` is what `ReadBody` calls.
     """
-    found = begin(rules, request)
-    if not isinstance(found, Looked):
-        return found
     try:
+        looked = rules.look(request)
+        if looked is None:
+            return PassThrough()
         body = yield ReadBody(read)
+        asks = identify(rules, claim_for, request, looked, body)
     except RequestRefused as refused:
         return Respond(rules.refuse(request, refused.problem))
-    asks = identify(rules, claim_for, request, found, body)
     if not isinstance(asks, Asking):
         return asks
     try:
@@ -214,30 +213,18 @@ class Asking(msgspec.Struct, frozen=True):
     admission: Admission
 
 
-def begin(rules: HttpRules, request: HttpRequest) -> Looked | PassThrough | Respond:
-    """A request without its body. `Looked`: read the body, then `identify`."""
-    try:
-        return rules.look(request) or PassThrough()
-    except RequestRefused as refused:
-        return Respond(rules.refuse(request, refused.problem))
-
-
 def identify(
     rules: HttpRules,
     claim_for: Callable[[Admission], HttpClaim],
     request: HttpRequest,
     looked: Looked,
     body: bytes | None,
-) -> Asking | PassThrough | Respond | None:
+) -> Asking | PassThrough | None:
     """A request with its body. `Asking`: enter the claim, then `claimed` or `not_claimed`."""
     if body is None:
         return None
     request = msgspec.structs.replace(request, body=body)
-    try:
-        rules.require_whole(request, looked)
-        admission = rules.admit(request, looked)
-    except RequestRefused as refused:
-        return Respond(rules.refuse(request, refused.problem))
+    admission = rules.admit(request, looked)
     if admission is None:
         return PassThrough(request)
     claim = claim_for(admission)

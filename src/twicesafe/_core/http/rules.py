@@ -2,14 +2,12 @@
 
     concerns(method, fields)  False: the layer ignores it; costs only a look at the field names
     look(request)             None: the layer ignores it; otherwise read the body, then `admit`
-    require_whole(…)          is the body as long as it was announced?
     admit(request, looked)    the key and the fingerprint; None: the layer ignores it
     kept_names                the fields of a response that `ResponseRecording` keeps
     replay(request, stored)   the response to a repeat
     refuse(request, problem)  the response to a refused request
 
-`look`, `require_whole` and `admit` raise `RequestRefused`. `look` refuses everything that can be refused
-without the body.
+`look` and `admit` raise `RequestRefused`. `look` refuses everything that can be refused without the body.
 """
 
 from __future__ import annotations
@@ -168,16 +166,14 @@ class HttpRules:
 
     # -- with the body ------------------------------------------------------------------------
 
-    def require_whole(self, request: HttpRequest, looked: Looked) -> None:
-        """Raise `RequestRefused` if the body is shorter than it was announced.
+    def admit(self, request: HttpRequest, looked: Looked) -> Admission | None:
+        """The key and the fingerprint. Refuses a body that is shorter than announced.
 
         Not every server reports that an upload was cut: Granian ends one over HTTP/2 as if it were whole.
         With a content coding, a layer outside may have decoded the body.
         """
         if len(request.body) < looked.length and not request.has(b"content-encoding"):
             raise RequestRefused(Problem("request-incomplete"))
-
-    def admit(self, request: HttpRequest, looked: Looked) -> Admission | None:
         found = self._key(request, []) if looked.key is None else looked.key
         if found is None:
             self._require_key(request)

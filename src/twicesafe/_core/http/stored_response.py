@@ -48,7 +48,6 @@ __all__ = [
     "NotKept",
     "ResponseCodec",
     "ResponseRecording",
-    "kept_fields",
     "kept_names",
     "replay_fields",
 ]
@@ -102,21 +101,6 @@ def kept_names(*, cookies: bool, more: Iterable[str], without: Iterable[str]) ->
     return (KEPT | added) - {name.lower().encode() for name in without} - OF_ONE_PASSAGE
 
 
-def kept_fields(
-    headers: Iterable[tuple[bytes, bytes]], names: frozenset[bytes]
-) -> tuple[tuple[bytes, bytes], ...]:
-    """The fields of a response that are stored."""
-    lines: list[tuple[bytes, bytes]] = []
-    for written, value in headers:
-        name = written.lower()
-        if name in names:
-            lines.append((name, value))
-        elif name == b"connection":  # it may stand after the fields that it names
-            names -= {option.strip().lower() for option in value.split(b",")}
-            lines = [line for line in lines if line[0] in names]
-    return tuple(lines)
-
-
 # --- while it is sent ------------------------------------------------------------------------
 
 
@@ -144,6 +128,7 @@ class ResponseRecording:
         self._policy, self._kept_names = policy, kept_names
         self._chunks: list[bytes] = []
         self._fields: list[tuple[bytes, bytes]] = []
+        """The fields to store."""
         self._declared: int | None = None
         self.is_event_stream = False
         """The response may never end."""
@@ -158,16 +143,21 @@ class ResponseRecording:
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Record the head. A second head, before any body, replaces the first."""
         self.status = status
-        self._fields = list(headers)
         self.is_event_stream = False
+        names, fields = self._kept_names, []
         length: bytes | None = None
-        for name, value in self._fields:
-            kind = name.lower()
-            if kind == b"content-type":
+        for written, value in headers:
+            name = written.lower()
+            if name in names:
+                fields.append((name, value))
+            if name == b"content-type":
                 self.is_event_stream |= value.lower().startswith(b"text/event-stream")
-            elif kind == b"content-length" and length is None:
+            elif name == b"content-length" and length is None:
                 length = value
-        self._declared = None
+            elif name == b"connection":  # it may stand after the fields that it names
+                names -= {option.strip().lower() for option in value.split(b",")}
+                fields = [field for field in fields if field[0] in names]
+        self._fields, self._declared = fields, None
         if length is not None and length.isdigit() and status not in (204, 304):
             self._declared = int(length)
 
@@ -193,9 +183,8 @@ class ResponseRecording:
         if self.overflowed:
             return NOT_KEPT
         try:
-            fields = kept_fields(self._fields, self._kept_names)
             body = b"" if self.status in (204, 304) else b"".join(self._chunks)
-            stored = StoredResponse(self.status, fields, body)
+            stored = StoredResponse(self.status, tuple(self._fields), body)
             redact = self._policy.redact
             return stored if redact is None else redact(stored)
         except Exception as error:

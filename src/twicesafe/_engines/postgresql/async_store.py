@@ -12,6 +12,7 @@ import abc
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.outbox.requests import OutboxRequest, Reply
@@ -30,9 +31,9 @@ from .generations import programs_of, schema_of
 from .outbox_programs import PostgresOutbox, wakeup_id
 from .programs import PostgresPrograms
 from .session import set_up_session
-from .settings import Settings, percents, pooler_met
+from .settings import Settings, pooler_met
 from .statements import NOW
-from .store import BATCH, CAPABILITIES, POLL, PostgresStore
+from .store import BATCH, CAPABILITIES, POLL, UNMARKED, PostgresStore
 from .wakeups import AsyncListener
 
 __all__ = ["AsyncPostgresStore", "AsyncpgStore"]
@@ -41,9 +42,14 @@ T = TypeVar("T")
 
 CLAIMS: Final = frozenset({"claim", "start_run", "submit_run", "abandon"})
 
+PERFORM: Final = attrgetter("programs.perform")
+"""Of a store. Looked up at each run, because a migration replaces the programs of the store."""
+PERFORM_ALL: Final = attrgetter("programs.perform_all")
+AWAITS: Final = attrgetter("programs.awaits")
+
 
 class LoopConnections:
-    """The connections of one event loop, and which request goes to which."""
+    """The connections of one event loop, and the batchers in front of two of them."""
 
     def __init__(self, store: AsyncStoreBase) -> None:
         self._store = store
@@ -53,7 +59,7 @@ class LoopConnections:
         self._locked = SerialConnection(store)
         """For claims of keys that an open transaction locks: no other call waits behind them."""
         claims, ends = self._batcher(self._claims), self._batcher(self._ends)
-        self._batchers = {
+        self.batchers = {
             "claim": claims,
             "start_run": claims,
             "submit_run": claims,
@@ -62,43 +68,21 @@ class LoopConnections:
             "fail": ends,
             "record_step": ends,
         }
+        """By kind of request. Requests of all other kinds run alone."""
         self._listener = AsyncListener(store.new_connection)
 
     def _batcher(self, connection: SerialConnection) -> AsyncBatcher:
         return AsyncBatcher(
-            partial(connection.run, self._performed),
-            partial(connection.run, self._all_performed),
-            BATCH,
+            partial(connection.run, PERFORM), partial(connection.run, PERFORM_ALL), BATCH
         )
-
-    def _performed(self, request: Request) -> Program[Any]:
-        """With the store's current programs, which change when the store is migrated."""
-        return self._store.programs.perform(request)
-
-    def _all_performed(self, requests: Sequence[Request]) -> Program[list[Any]]:
-        return self._store.programs.perform_all(requests)
 
     async def connect(self) -> None:
         for connection in (self._claims, self._ends):
             await connection.connect()
 
-    def perform(self, request: Request) -> Coroutine[Any, Any, Any]:
-        store = self._store
-        if store.programs.locked and self._is_locked(request):
-            return self._locked.run(self._performed, request)
-        batcher = self._batchers.get(request.op)
-        if batcher is not None:
-            return batcher.perform(request)
-        return self.other.run(self._performed, request)
-
-    def submit(self, request: Request) -> Awaitable[Any]:
-        batcher = self._batchers.get(request.op)
-        if batcher is None or (self._store.programs.locked and self._is_locked(request)):
-            return uncancellable(self.perform(request))
-        return batcher.submit(request)
-
-    def _is_locked(self, request: Any) -> bool:
-        return request.op in CLAIMS and request.id in self._store.programs.locked
+    def perform_alone(self, request: Request) -> Coroutine[Any, Any, Any]:
+        connection = self._locked if request.op in CLAIMS else self.other
+        return connection.run(PERFORM, request)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
@@ -106,24 +90,21 @@ class LoopConnections:
             part = requests[start : start + BATCH]
             connection = self._claims if part[0].op in CLAIMS else self._ends
             try:
-                answers += await connection.run(self._all_performed, part)
+                answers += await connection.run(PERFORM_ALL, part)
             except StoreError as error:
                 answers += [error.again() for _ in part]
         return answers
 
-    def _awaited(self, id_: bytes) -> Program[bool]:
-        return self._store.programs.awaits(id_)
-
     # -- wake-ups -----------------------------------------------------------------------------
 
     async def watch(self, id: bytes, seconds: float) -> None:  # noqa: A002
-        await self.wait(id[:16], seconds, self._awaited, id)
+        await self.wait(id[:16], seconds, AWAITS, id)
 
     async def wait(
         self,
         id: bytes,  # noqa: A002
         seconds: float,
-        awaits: Callable[[bytes], Program[bool]],
+        awaits: Callable[[Any], Callable[[bytes], Program[bool]]],
         whom: bytes,
     ) -> None:
         """The async version of `PostgresStore._wait`."""
@@ -181,10 +162,21 @@ class AsyncStoreBase(AsyncStore):
         return _AsyncOutboxPort(self._outbox, self._loops)
 
     async def perform(self, request: Request) -> Any:
-        return await self._loops.here().perform(request)
+        here = self._loops.here()
+        batcher = here.batchers.get(request.op)
+        if batcher is None or (self.programs.locked and self._is_locked(request)):
+            return await here.perform_alone(request)
+        return await batcher.perform(request)
 
     def submit(self, request: Request) -> Awaitable[Any]:
-        return self._loops.here().submit(request)
+        here = self._loops.here()
+        batcher = here.batchers.get(request.op)
+        if batcher is None or (self.programs.locked and self._is_locked(request)):
+            return uncancellable(here.perform_alone(request))
+        return batcher.submit(request)
+
+    def _is_locked(self, request: Any) -> bool:
+        return request.op in CLAIMS and request.id in self.programs.locked
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         return await self._loops.here().perform_many(requests)
@@ -197,8 +189,9 @@ class AsyncStoreBase(AsyncStore):
 
     async def doctor(self) -> list[Finding]:
         run = self._loops.here().other.run
-        found = findings(await run(settings_program), await run(self._schema.version))
-        return found + await run(self.programs.upkeep)
+        settings = await run(lambda _: settings_program)
+        found = findings(settings, await run(lambda store: store._schema.version))
+        return found + await run(lambda store: store.programs.upkeep)
 
     async def close(self) -> None:
         connections = self._loops.forget()
@@ -275,10 +268,11 @@ class _AsyncOutboxPort(AsyncOutboxPort):
 
     async def perform(self, request: OutboxRequest[Reply]) -> Reply:
         program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
-        return await self._loops.here().other.run(program, request)
+        return await self._loops.here().other.run(lambda _: program, request)
 
     async def listen(self, owner: bytes, seconds: float) -> None:
-        await self._loops.here().wait(wakeup_id(owner), seconds, self.programs.awaits, owner)
+        awaits = self.programs.awaits
+        await self._loops.here().wait(wakeup_id(owner), seconds, lambda _: awaits, owner)
 
 
 class AsyncPostgresStore(AsyncStoreBase):
@@ -290,7 +284,7 @@ class AsyncPostgresStore(AsyncStoreBase):
         return super().open(url)
 
     def mark(self, sql: str) -> str:
-        return percents(sql)
+        return UNMARKED(sql)
 
     def new_connection(self) -> AsyncConnection:
         return PsycopgConnection(self)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ..._core.driving import drive_async
@@ -54,10 +53,10 @@ class AsyncConnection(abc.ABC):
         self._store = store
 
     def drive(self, program: Program[T]) -> Coroutine[Any, Any, T]:
-        perform = self.execute if self._store._tap is None else self._tapped
-        return drive_async(program, perform, self._explained)
+        perform = self.execute if self._store._tap is None else self.tapped
+        return drive_async(program, perform, self.explained)
 
-    async def _tapped(self, command: Any) -> Any:
+    async def tapped(self, command: Any) -> Any:
         tap = self._store._tap
         assert tap is not None
         tap("before", command)
@@ -65,7 +64,7 @@ class AsyncConnection(abc.ABC):
         tap("after", command)
         return reply
 
-    def _explained(self, error: Exception) -> Exception:
+    def explained(self, error: Exception) -> Exception:
         if isinstance(error, (TimeoutError, StoreError)):
             return error
         ours = explain(error, self._store.url)
@@ -183,9 +182,11 @@ class SerialConnection:
         self._timer: asyncio.TimerHandle | None = None
         """One timer for all programs: starting and cancelling one for each took a tenth of a call."""
 
-    async def run(self, program: Callable[..., Program[T]], *words: Any) -> T:
-        """Run the program that ``program(*words)`` returns."""
-        timeout = self._store.settings.timeout
+    async def run(
+        self, chosen: Callable[[AsyncStoreBase], Callable[..., Program[T]]], *words: Any
+    ) -> T:
+        """Run the program that ``chosen(store)(*words)`` returns."""
+        store, timeout = self._store, self._store.settings.timeout
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         if self._lock.locked():
@@ -203,15 +204,17 @@ class SerialConnection:
             self._until = until
             if self._timer is None:
                 self._timer = loop.call_at(until, self._check_time, loop)
+            perform = connection.execute if store._tap is None else connection.tapped
             try:
-                return await connection.drive(program(*words))
-            except SchemaVersionError:
-                # The tables were there when the store was opened, so they were migrated since.
                 for _ in range(LAYOUT_CHANGES):
-                    await self._store.refit(connection)  # raises if they keep generations now
-                    with suppress(SchemaVersionError):
-                        return await connection.drive(program(*words))
-                raise
+                    try:
+                        return await drive_async(
+                            chosen(store)(*words), perform, connection.explained
+                        )
+                    except SchemaVersionError:
+                        # The tables were there when the store was opened, so they were migrated since.
+                        await store.refit(connection)  # raises if they keep generations now
+                return await drive_async(chosen(store)(*words), perform, connection.explained)
             finally:
                 self._until = None
         except asyncio.CancelledError:

@@ -183,7 +183,7 @@ class GenerationPrograms(GenerationSweep, PostgresPrograms):
             for insert in (self._insert, self._insert_copy)
         )
 
-    def statements(self) -> Statements:
+    def new_statements(self) -> Statements:
         return _Statements(self.records, self.meta, self._mark, self._now, self.kept, self.current)
 
     def _decide_alone(self, ask: Any) -> Program[Any]:

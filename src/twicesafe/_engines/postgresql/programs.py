@@ -52,7 +52,7 @@ class PostgresPrograms(RequestPrograms):
             f"SELECT sum(pg_total_relation_size(c)) FROM (SELECT '{self.records}'::regclass AS c"
             f" UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = '{self.records}'::regclass) t"
         )
-        self._statements = self.statements()
+        self.statements = self.new_statements()
         # The statement that writes also reads the floor: see `SweepAndSearch.sweep`.
         self._insert = self._insert.replace(
             "VALUES (?, ?,".replace("?", mark("?")),
@@ -64,7 +64,7 @@ class PostgresPrograms(RequestPrograms):
         self._announce = mark(f"SELECT pg_notify('{CHANNEL}', encode(?::bytea, 'hex'))")
         self._sweep = mark(self._sweep_statement())
 
-    def statements(self) -> Statements:
+    def new_statements(self) -> Statements:
         return Statements(self.records, self.meta, self._mark, self._now, self.kept)
 
     def mark(self, sql: str) -> str:

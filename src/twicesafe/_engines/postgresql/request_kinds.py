@@ -7,7 +7,7 @@ statement cannot answer is decided under a row lock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -65,12 +65,6 @@ def answered(ask: ClaimRequest, row: Any) -> Any:
         return lifecycle.look(present_from(ask.key.id, known), ask, now)
     except StoreError as error:  # a damaged row: only its own request fails
         return error.about(ask.key)
-
-
-def _seen(ask: ClaimRequest, row: Any) -> Any:
-    """The verdict from a row of the statement for new records; `AGAIN`: it takes the whole statement."""
-    answer = answered(ask, row)
-    return AGAIN if answer is None else answer
 
 
 def claim_values(ask: ClaimRequest, identity: Identity) -> tuple[Any, ...]:
@@ -153,22 +147,34 @@ def _acknowledged(_: Any, row: Any) -> Ack | None:
 
 
 class RequestKind(NamedTuple):
+    statement: Callable[[Any], tuple[str, str]]
+    """Gets the two statements from the programs: for one request, and for many."""
     values: Callable[[Any, Identity], tuple[Any, ...]]
     answer: Callable[[Any, Any], Any]
     after_a_move: Any = None
     """The answer if the row moved while the statement waited for it."""
-    first_try: tuple[str, Callable[[Any, Any], Any]] | None = None
-    """A shorter statement with the same values, which a single request tries first, and its answer."""
+    first_try: Callable[[Any], str] | None = None
+    """A shorter statement with the same values and answers, which a single request tries first."""
 
 
 KINDS: Final = {
-    "claim": RequestKind(claim_values, answered, AGAIN, ("claim_new", _seen)),
-    "complete": RequestKind(_complete_values, _acknowledged),
-    "fail": RequestKind(_fail_values, _acknowledged),
-    "renew": RequestKind(_renew_values, _acknowledged),
-    "start_run": RequestKind(run_values, _started, AGAIN),
-    "submit_run": RequestKind(run_values, _submitted, AGAIN),
-    "record_step": RequestKind(step_values, _acknowledged),
+    "claim": RequestKind(
+        attrgetter("statements.claim"),
+        claim_values,
+        answered,
+        AGAIN,
+        attrgetter("statements.claim_new"),
+    ),
+    "complete": RequestKind(attrgetter("statements.complete"), _complete_values, _acknowledged),
+    "fail": RequestKind(attrgetter("statements.fail"), _fail_values, _acknowledged),
+    "renew": RequestKind(attrgetter("statements.renew"), _renew_values, _acknowledged),
+    "start_run": RequestKind(attrgetter("runs.statements.start_run"), run_values, _started, AGAIN),
+    "submit_run": RequestKind(
+        attrgetter("runs.statements.submit_run"), run_values, _submitted, AGAIN
+    ),
+    "record_step": RequestKind(
+        attrgetter("runs.statements.record_step"), step_values, _acknowledged
+    ),
 }
 
 

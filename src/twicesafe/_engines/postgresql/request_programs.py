@@ -57,7 +57,7 @@ class RequestPrograms(SweepAndSearch):
     identity: Callable[[bytes], Any]
     locked: dict[bytes, None]
     """Keys that an open transaction locks. No other request may wait behind them."""
-    _statements: Statements
+    statements: Statements
     _announce: str
 
     @cached_property
@@ -79,10 +79,8 @@ class RequestPrograms(SweepAndSearch):
         kind = KINDS.get(op)
         answer = AGAIN
         if kind is not None:
-            if kind.first_try is None:
-                sql, answer_of = self._statement(op)[0], kind.answer
-            else:
-                sql, answer_of = getattr(self._statements, kind.first_try[0]), kind.first_try[1]
+            first_try = kind.first_try
+            sql = kind.statement(self)[0] if first_try is None else first_try(self)
             try:
                 rows = yield Query(sql, kind.values(ask, self.identity))
             except StoreUnavailableError as error:
@@ -90,8 +88,10 @@ class RequestPrograms(SweepAndSearch):
             else:
                 if self.locked:
                     self.locked.pop(ask.id, None)
-                answer = answer_of(ask, rows[0] if rows else None)
-                if op == "start_run":
+                answer = kind.answer(ask, rows[0] if rows else None)
+                if answer is None and first_try is not None:
+                    answer = AGAIN  # it takes the whole statement
+                elif op == "start_run":
                     answer = yield from self._with_steps(ask, answer)
         if answer is AGAIN:
             answer = (yield from self._perform_all([request]))[0]
@@ -100,9 +100,6 @@ class RequestPrograms(SweepAndSearch):
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def _statement(self, op: str) -> tuple[str, str]:
-        return getattr(self.runs.statements if op in RUN_OPS else self._statements, op)  # type: ignore[no-any-return]
 
     def _with_steps(self, ask: Any, answer: Any) -> Program[Any]:
         """The answer to a start, with the steps that are recorded."""
@@ -204,7 +201,7 @@ class RequestPrograms(SweepAndSearch):
         kind = KINDS[op]
         try:
             rows = yield query(
-                self._statement(op), [kind.values(ask, self.identity) for ask in asks]
+                kind.statement(self), [kind.values(ask, self.identity) for ask in asks]
             )
         except StoreUnavailableError as error:
             return (yield from self._refused(kind, asks, error))
@@ -307,7 +304,7 @@ class RequestPrograms(SweepAndSearch):
                 if after is not None:
                     yield from self.save(after)
                 return answer
-            rows = yield Query(self._statements.claim[0], claim_values(ask, self.identity))
+            rows = yield Query(self.statements.claim[0], claim_values(ask, self.identity))
             found = answered(ask, rows[0])
             if found is not AGAIN and found is not None:
                 return found

@@ -45,7 +45,7 @@ class PostgresRuns(RunPrograms):
     def __init__(self, records: PostgresPrograms, schema: Schema) -> None:
         super().__init__(records, schema)
         mark = records.mark
-        self.statements = RunStatements(records.statements(), self.runs, self.steps, mark)
+        self.statements = RunStatements(records.statements, self.runs, self.steps, mark)
         # A row that another transaction has locked is skipped: it is being started, or looked at.
         self._put_off_all = mark(f"""
             UPDATE {self.runs} r SET due_at = f.next

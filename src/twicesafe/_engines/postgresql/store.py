@@ -47,6 +47,9 @@ BATCH = 1000
 MIGRATION_TIMEOUT = 60.0
 """Seconds for which a migration tries to lock a table that transactions use."""
 
+UNMARKED = str
+"""Leaves every placeholder as ``?``. `StatementRunner` numbers them, once for each text."""
+
 POLL = 0.05
 """Seconds between two polls of a waiter, where wake-ups are off."""
 
@@ -61,9 +64,9 @@ class PostgresStore(Store):
         self.settings = settings
         self._now = now
         self.url = settings.url
-        self._schema = schema_of(settings, percents)
-        self.programs = programs_of(settings, WIDE, percents, now)
-        outbox = PostgresOutbox(settings.table, settings.schema, percents, now, settings.migrate)
+        self._schema = schema_of(settings, UNMARKED)
+        self.programs = programs_of(settings, WIDE, UNMARKED, now)
+        outbox = PostgresOutbox(settings.table, settings.schema, UNMARKED, now, settings.migrate)
         self._outbox = PostgresOutboxPort(outbox, self._run, self._wait)
         self._kind = connection_class(settings)
         self._pool: Pool[Any] = Pool(self._connect, settings.pool, settings.timeout)
@@ -87,13 +90,13 @@ class PostgresStore(Store):
     @classmethod
     def script(cls, url: str) -> str:
         settings = Settings.of(url)
-        runs = programs_of(settings, NARROW, percents).runs_schema()
-        return f"{schema_of(settings, percents).script()}\n{runs.script()}"
+        runs = programs_of(settings, NARROW, UNMARKED).runs_schema()
+        return f"{schema_of(settings, UNMARKED).script()}\n{runs.script()}"
 
     @classmethod
     def outbox_script(cls, url: str) -> str:
         settings = Settings.of(url)
-        return PostgresOutbox(settings.table, settings.schema, percents).schema.script()
+        return PostgresOutbox(settings.table, settings.schema, UNMARKED).schema.script()
 
     @property
     def outbox(self) -> PostgresOutboxPort:
@@ -155,13 +158,13 @@ class PostgresStore(Store):
         return done + self._run(self.programs.runs.migrated())
 
     def _moves(self) -> PostgresMoves:
-        return programs_of(self.settings, MOVING, percents, self._now).moves  # type: ignore[no-any-return]
+        return programs_of(self.settings, MOVING, UNMARKED, self._now).moves  # type: ignore[no-any-return]
 
     def refresh(self) -> None:
         """Use the layout that the records have now."""
         layout = self._run(self._schema.layout(self.url))
         if layout.version > self.programs.layout.version:
-            programs = programs_of(self.settings, layout, percents, self._now)
+            programs = programs_of(self.settings, layout, UNMARKED, self._now)
             if layout.version > self.programs.layout.version:  # another thread may have read more
                 self.programs = programs
 

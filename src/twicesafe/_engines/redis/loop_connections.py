@@ -101,7 +101,7 @@ class _Pipeline:
         """Send it; returns `answer`, which gets the answer or the error."""
         link = None if self._long_way.is_busy else self.connection.short_way()
         if link is None:
-            self._long_way.put(request, answer)
+            self._long_way.submit(request, answer)
         else:
             link.ask(self._programs.ask(request).line(), request, answer)
         return answer
@@ -115,7 +115,7 @@ class _Pipeline:
             if not may_repeat(why):
                 answer.set_exception(explain(why, self._store.url))
                 return
-        self._long_way.put(request, answer)
+        self._long_way.submit(request, answer)
 
 
 class _Connection:
