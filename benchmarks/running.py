@@ -16,9 +16,10 @@ from pathlib import Path
 from lab.parts import ROOT, Parts, our_version
 
 from . import consumers, engines, growth, imports, inbox, outbox, processes, size, size_servers
-from .cases import Case, WebCase, all_cases
+from .cases import Case, all_cases
 from .rows import Row, in_sections, row_of
 from .size_rows import import_row, server_size_rows, size_rows
+from .web import WebCase
 
 Measurement = Callable[["Run"], list[Row]]
 

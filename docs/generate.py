@@ -1116,6 +1116,7 @@ def cli_page() -> str:
         ]
         known = table("option", "meaning", rows=rows) if rows else ""
         said = re.sub(r"(?<!\\)\[/?\w*\]", "`", inspect.cleandoc(command.help)).replace("\\[", "[")
+        said = re.sub(r"(?<!\n)\nExample: ", "\n\nExample: ", said)
         yield f"## {name}\n\n{said}\n\n{known}"
 
     every = [p for p in get_command(app_of()).commands["stats"].params if p.name != "help"]

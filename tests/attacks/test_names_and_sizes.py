@@ -95,7 +95,7 @@ def test_a_hundred_thousand_keys_are_a_hundred_thousand_records_and_no_more():
         for start in range(0, 20_000, 1000):
             receiver.process_many(range(start, start + 1000), str, key=str)
         assert receiver.stats().total == 20_000
-        assert len(receiver._runtime.flights._table) == 0, "nothing of a caller stays behind"
+        assert len(receiver._runtime.flights.table) == 0, "nothing of a caller stays behind"
 
 
 SLOW = ["a" * MEBIBYTE, "_" * MEBIBYTE + "!", "%41" * (MEBIBYTE // 3), "=&" * (MEBIBYTE // 16)]

@@ -64,6 +64,15 @@ def copy_of_the_library(folder: Path) -> Path:
     return source
 
 
+def test_an_old_version_without_later_features_can_be_compared(tmp_path: Path):
+    """The cases are found with the public names of the first version only."""
+    names = "class Receiver: ...\nclass AsyncReceiver: ...\nclass Inbox: ...\n"
+    (tmp_path / "twicesafe").mkdir()
+    (tmp_path / "twicesafe" / "__init__.py").write_text(names)
+    with against.Side(tmp_path) as old:
+        assert old.library == tmp_path / "twicesafe"
+
+
 def test_each_side_runs_its_own_version(tmp_path: Path):
     """The old version refuses what the new one does: the row says so, and the other cases go on."""
     old = copy_of_the_library(tmp_path)

@@ -64,7 +64,8 @@ def test_commands_have_the_key_ring_of_the_project(tmp_path: Path) -> None:
     with Receiver.open(f"sqlite:///{tmp_path}/keys.db", policy=policy) as receiver:
         receiver.process("tx-1", lambda: 7)
     ring.write_text(f"{KeyRing.new_key('new')}\n{ring.read_text()}")
-    ran = manage(tmp_path, "twicesafe", "keys", "reencrypt", "--json", ring=f"file:{ring}")
+    words = ("keys", "reencrypt", "--by", "ana", "--why", "new key", "--json")
+    ran = manage(tmp_path, "twicesafe", *words, ring=f"file:{ring}")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["rewritten"] == 1
     wrong = manage(tmp_path, "check", ring="file:/nowhere")

@@ -111,7 +111,7 @@ def test_a_plan_made_for_an_empty_table_goes_by_the_index(op: str, postgres_url:
     with Receiver.open(postgres_url), psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE twicesafe_keys")
         connection.execute(f"SELECT {BY_INDEX}")
-        for text in getattr(PostgresPrograms("twicesafe", dollars)._statements, op):
+        for text in getattr(PostgresPrograms("twicesafe", dollars).statements, op):
             rows = connection.execute(f"EXPLAIN (GENERIC_PLAN) {text}").fetchall()
             plan = "\n".join(row[0] for row in rows)
             assert "Index Scan using twicesafe_keys_pkey" in plan
