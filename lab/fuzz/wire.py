@@ -261,10 +261,10 @@ STRICTER: Final = frozenset(
     {
         "the request line is not `METHOD /path HTTP/1.1`",
         "there are too many fields",
-        "host is there twice",
+        "host is sent twice",
         "host is absent, or not a host",
         "expect is not `100-continue`",
-        "expect is there twice",
+        "expect is sent twice",
         "a field that frames the message has a tab",
         "content-length is not a number of at most 15 digits",
         "transfer-encoding is not plain `chunked`",

@@ -87,7 +87,7 @@ def _call_all(hooks: _Hooks) -> None:
 
 
 class RenewedLock:
-    """A lock that every forked child gets fresh: ``with lock.now: …``."""
+    """A lock that is replaced in every forked child: ``with lock.now: …``."""
 
     def __init__(self) -> None:
         self._renew()

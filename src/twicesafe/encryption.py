@@ -9,9 +9,10 @@ A ring has one or more keys of 32 bytes, each with an id. The first one encrypts
     0xC1 "ts" 1 | length of the key id | key id | salt (16) | nonce (12) | AES-256-GCM ciphertext and tag
 
 Each process derives its own data keys from the ring's key (HKDF-Expand with HMAC-SHA-256, by a random salt) and
-takes a new one after 2**20 payloads, so the random nonces of a data key never get near their limit (2**32), and a ring's
-key does not wear out. The head, the salt and the context are associated data. A payload that was changed, truncated, or
-copied to another record, state or message does not decrypt. Then the caller gets an error, and the handler does not run.
+takes a new one after 2**20 payloads. So the random nonces of a data key stay far below their limit (2**32), and a
+ring's key has no such limit. The head, the salt and the context are associated data. A payload that was changed,
+truncated, or copied to another record, state or message does not decrypt. Then the caller gets an error, and the
+handler does not run.
 
 A `KeyRing` needs the extra ``encryption``. `HiddenKeys`, which hide the text of keys and scopes, do not.
 """
@@ -96,7 +97,7 @@ class KeyRing:
 
     @classmethod
     def load(cls, source: str) -> Self:
-        """The ring in a variable (``env:NAME``) or in a file (``file:/path``), read once.
+        """Load the ring from a variable (``env:NAME``) or a file (``file:/path``). It is read once.
 
         Its text has one ``id:key`` per line (or separated by commas), the key in Base64; the first one
         encrypts. ``file:/path?plaintext=read`` is `plaintext`.
@@ -113,12 +114,12 @@ class KeyRing:
         *,
         plaintext: Literal["refuse", "read"] = "refuse",
     ) -> Self:
-        """Keys from a key service: ``load(id)`` is called now, once for each id, and never later."""
+        """Get the keys from a key service: ``load(id)`` is called now, once for each id, and never later."""
         return cls({id_: load(id_) for id_ in ids}, plaintext=plaintext)
 
     @staticmethod
     def new_key(id: str) -> str:  # noqa: A002
-        """A fresh random key as a line for `load`: keep it secret."""
+        """Make a random key, as a line for `load`. Keep it secret."""
         return f"{_checked_id(id)}:{base64.b64encode(os.urandom(_KEY_BYTES)).decode()}"
 
     # -- what it does -------------------------------------------------------------------------

@@ -33,8 +33,8 @@
     ├── BrokerUnavailableError      retry later (503); no message is to blame
     └── VersionConflictError        reload and try again (409)
 
-Errors pickle, so they cross process pools, and never show a key in full. They show the first
-eight hex digits of its identity, the same digits that logs, metrics and the CLI show.
+Errors can be pickled, so they cross process pools. They never show a key in full, only the first
+eight hex digits of its id, which logs, metrics and the CLI show too.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class TwicesafeError(Exception):
         return dict(self.__dict__)
 
     def again(self) -> Self:
-        """A copy of this error, so that two threads never raise the same object."""
+        """Return a copy of this error, so that two threads never raise the same object."""
         copy = cast("Self", _rebuild(type(self), self.args, dict(self.__dict__)))
         copy.__cause__ = self.__cause__
         return copy
@@ -129,7 +129,7 @@ def _rebuild(
 
 
 def text_of(error: object) -> str:
-    """The text of an error, or of a reason, in a form that can be stored, even if its ``__str__`` fails."""
+    """Return the text of an error or a reason in a form that can be stored, even if its ``__str__`` fails."""
     try:
         text = str(error)
     except Exception:
@@ -285,8 +285,8 @@ class SchemaVersionError(StoreError):
 class CorruptRecordError(StoreError):
     """A stored record cannot be read. The handler is not re-run because of it.
 
-    ``done``: True, the record says that the work is done, False, that it failed for good, and only the
-    answer in it cannot be read. None: nothing is known.
+    ``done``: True if the record says that the work is done, False if it says that the work failed for
+    good. Either way only the answer cannot be read. None: nothing is known.
     """
 
     http_status = 500
@@ -296,7 +296,7 @@ class CorruptRecordError(StoreError):
 class ResultError(TwicesafeError):
     """The work is done and recorded as done; only its result cannot be returned.
 
-    ``done``: False if nothing was recorded, because an inbox with ``results="required"`` raised it: roll back.
+    ``done`` is False if an inbox with ``results="required"`` raised it: nothing was recorded, so roll back.
     """
 
     done = True
@@ -331,8 +331,9 @@ class StepError(TwicesafeError):
 
 
 class SuspendedError(StepError):
-    """The run sleeps or waits for a signal. ``resume_at``: when it continues at the latest; None: when
-    the signal comes."""
+    """The run sleeps or waits for a signal. ``resume_at``: the latest time at which it continues;
+    None: it waits for the signal.
+    """
 
     retryable = True
     http_status = 409

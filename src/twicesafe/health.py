@@ -5,8 +5,8 @@
     wsgi_health_app(receiver)                   the same for WSGI
 
 ``/ready`` asks the store for one key: 200, or 503 while it does not answer. ``/health`` answers with
-all checks as JSON: 200 if ok or degraded, 503 if failing. Counting the records takes time in a large
-store, so ``/health`` counts every half minute at most, and for a twentieth of the time at most.
+all checks as JSON: 200 if ok or degraded, 503 if failing. Counting the records of a large store is slow, so ``/health`` counts at most every half minute, and spends at most
+5 % of the time on it.
 """
 
 from __future__ import annotations

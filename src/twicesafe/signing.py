@@ -100,7 +100,7 @@ class KeySigner:
 
 
 class KeyVerifier:
-    """Accepts keys that one of these parties signed for this audience, and that are not over.
+    """Accepts keys that one of these parties signed for this audience, until the signature expires.
 
     ``keys``: by the id of the signing key, a shared secret or an ML-DSA public key of `cryptography`. Several
     are valid at once, so signers can change their keys one by one. ``leeway``: tolerated difference of clocks.
@@ -125,7 +125,7 @@ class KeyVerifier:
 
     @classmethod
     def load(cls, source: str) -> Self:
-        """The verifier in a file (``file:/path?audience=payments``) or in a variable (``env:NAME?audience=…``).
+        """Load a verifier from a file (``file:/path?audience=payments``) or a variable (``env:NAME?audience=…``).
 
         Its text has one ``id:algorithm:key`` per line (or separated by commas), the key in Base64: the secret of
         ``hs3``, or the raw public key of ``mldsa44`` and ``mldsa65``. ``&leeway=30`` is `leeway`. It is read once.
@@ -140,16 +140,16 @@ class KeyVerifier:
         return cls(keys, audience=audience, leeway=leeway)
 
     def verify(self, key: str, signature: str) -> None:
-        """Return if a trusted party signed this key; otherwise raise `UntrustedKeyError`. No store is asked."""
+        """Raise `UntrustedKeyError` unless a trusted party signed this key. Needs no store."""
         parts = signature.split(".") if len(signature) <= _LONGEST else []
         if len(parts) != 5 or parts[0] != _VERSION or _END.fullmatch(parts[3]) is None:
-            raise _untrusted("its signature is malformed, or of a version that is not known")
+            raise _untrusted("its signature is malformed, or has an unknown version")
         _, algorithm, id_, end, text = parts
         known = self._keys.get(id_)
         if known is None:
-            raise _untrusted("the key that signed it is not trusted (any more)")
+            raise _untrusted("it was signed with a key that is not trusted, or no longer trusted")
         if algorithm != known[0]:
-            raise _untrusted("its signature names another algorithm than its signing key has")
+            raise _untrusted("its signature does not use the algorithm of its signing key")
         if self._clock() > int(end) + self._leeway:
             raise _untrusted("its signature has expired; the sender must sign again")
         covered = _covered(algorithm, id_, end, self._audience, key)

@@ -1,4 +1,5 @@
-"""Near-duplicates: two requests under different keys that probably mean the same. Advice, never a decision.
+"""Near-duplicates: two requests under different keys that probably mean the same. It reports them,
+and decides nothing.
 
     near = NearDuplicates(window="10m", observers=[LogObserver()], ask_user=ask)
 
@@ -6,14 +7,14 @@
     @near.watch
     def pay(request_id: str, text: str) -> str: ...
 
-A user pressed twice and the form made two keys; an agent said the same in other words. A receiver sees two keys and
-runs both, and this module changes nothing about that: it only says so. Amounts, numbers, dates, ids and names must be
-equal; prose may differ. What it finds is the event `NearDuplicate`, a metric, and a call of ``ask_user``.
+A user clicked twice, and the form made two keys; or an agent repeated a request in other words. A receiver sees two
+keys and runs both. This module does not change that: it only reports the pair. Amounts, numbers, dates, ids and names
+must be equal; prose may differ. It reports a pair as the event `NearDuplicate`, in a metric, and by calling ``ask_user``.
 
-``prose="meaning"`` compares prose by a small embedding model in place of its words (the extra ``semantic``).
+``prose="meaning"`` compares prose with a small embedding model instead of word by word (the extra ``semantic``).
 
-It is in no decision path. It keeps its window in this process, holds no readable text, and its own failures are
-logged and harm no call.
+It takes no part in any decision. Its window is in this process and holds no readable text. Its own failures are logged
+and never fail a call.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ class NearDuplicates:
     """Compares each new request with the recent ones of its scope. Thread-safe; one per process.
 
     ``window``: how long a request is remembered. ``prose``: compare prose by its words or by its meaning, which needs
-    the extra ``semantic``. ``threshold``: report pairs whose prose is at least this similar, from 0 to 1; unless
-    told, 0.6 for words and 0.83 for meaning. ``per_scope``, ``total``: how many requests are remembered. ``ask_user``: called with each
-    `NearDuplicate`, in the caller's thread, so it must be quick; what it returns is ignored.
+    the extra ``semantic``. ``threshold``: report pairs whose prose is at least this similar, from 0
+    to 1; default: 0.6 for words and 0.83 for meaning. ``per_scope``, ``total``: how many requests
+    are remembered. ``ask_user``: called with each `NearDuplicate`, in the caller's thread, so it
+    must be quick; what it returns is ignored.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class NearDuplicates:
             expect(_is_count(limit), name, limit, "use 1 or more")
         if ask_user is not None and _is_async(ask_user):
             raise ConfigurationError(
-                "ask_user must be a plain function: let it put the pair into a queue of yours"
+                "ask_user must be a plain function: let it put the pair into your own queue"
             )
         self._embed = None if prose == "words" else load_embedding()
         self._window = SimilarityWindow(length, threshold, per_scope, total)
@@ -90,7 +92,7 @@ class NearDuplicates:
         return len(self._window)
 
     def compare(self, key: KeyLike, request: object) -> NearDuplicate | None:
-        """Remember this request; the earlier one that it resembles most, or None. It never raises.
+        """Remember this request, and return the earlier one that it resembles most, or None. It never raises.
 
         Call it before `process` if you want to ask the user before anything runs: what you do with
         the answer is your decision.
@@ -127,10 +129,10 @@ class NearDuplicates:
         self, *, request: Callable[..., object]
     ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
     def watch(self, handler: Any = None, *, request: Callable[..., object] | None = None) -> Any:
-        """The handler, with each of its runs compared first. Put it under the receiver's decorator.
+        """Compare each run of the handler before it starts. Put it under the receiver's decorator.
 
-        What is compared are the arguments, or what ``request`` returns for them. Duplicates of a key do not
-        reach the handler, and a rerun of a key is not compared again. Outside a receiver it does nothing.
+        It compares the arguments, or what ``request`` returns for them. Duplicates of a key do not
+        reach the handler, and a re-run of a key is not compared again. Outside a receiver it does nothing.
         """
         if handler is None:
             return functools.partial(self.watch, request=request)

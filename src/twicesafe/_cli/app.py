@@ -1,6 +1,6 @@
 """The list of commands, and `run`, which parses a command line, runs it and reports errors.
 
-Only the module of the command that is called is imported: an operator's question shall not wait for the rest.
+Only the module of the command that is called is imported, so that each command starts quickly.
 """
 
 from __future__ import annotations

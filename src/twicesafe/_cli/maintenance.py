@@ -162,7 +162,7 @@ def migrate(
     """Bring the store's schema up to date.
 
     Opening a store creates what is missing, unless its URL has ?migrate=false. Only this command moves
-    existing records to a new layout. Afterwards nodes of older versions are refused, so upgrade them first.
+    existing records to a new layout. After that, nodes of older versions are refused, so upgrade them first.
     It works in small batches while nodes run, and can be interrupted and run again.
     Example: [cyan]twicesafe migrate --store sqlite:///keys.db[/]
     """

@@ -5,7 +5,7 @@ One delivery:
     delivery            from the claim to the answer, as a flow, and as plain calls (the fast path)
     call                one delivery as data; `resolved_policy`: its policy in the units of the protocol
     duplicates          the answer or the error for a delivery that does not run the handler
-    settling            the handler has ended: what to record, after which back-off, and the answer
+    settling            after the handler: what to record, the back-off, and the answer
     outcome_recording   retries until the store has recorded it; `unkept_results`: without its result, and why
     batch               many deliveries at once
     inbox_flow          a delivery in the caller's transaction

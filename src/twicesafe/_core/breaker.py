@@ -1,11 +1,11 @@
 """The circuit of a breaker: a state machine without a clock, a lock or a store.
 
     closed      ── `failures` failed requests in a row ──→   open
-    open        ── the rest is over: one claim tries ─────→   half open
+    open        ── the pause is over: one claim tries ────→   half open
     half open   ── it is answered ────────────────────────→   closed
-    half open   ── it fails: the rest doubles ────────────→   open
+    half open   ── it fails: the pause doubles ───────────→   open
 
-Every answer of the store closes the circuit, to any request: the store works again.
+Any answer of the store, to any request, closes the circuit: the store works again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Circuit(msgspec.Struct):
             return True
         if now < self.resting_until:
             return False
-        # The claim that tries may never come back: after another rest the next one tries.
+        # The claim that tries may never come back: after another pause the next one tries.
         self.state, self.resting_until = CircuitState.HALF_OPEN, now + self.next_rest
         return True
 

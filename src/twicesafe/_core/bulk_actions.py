@@ -1,6 +1,6 @@
 """An action of an operator on a record that was listed before: done, or why not.
 
-A list is old by the time that an operator acts on it. So each record is read again right before the
+A list is out of date when an operator acts on it. So each record is read again right before the
 action, and the store compares the fence and the lease in the same atomic request. A run that started or
 was renewed meanwhile keeps its claim, and an answer that was recorded meanwhile stays. Work that a
 worker is running is not touched.

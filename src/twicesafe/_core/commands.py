@@ -67,8 +67,9 @@ class Raised(msgspec.Struct):
     error: BaseException
 
     def throw(self) -> NoReturn:
-        """Raise the error, and let go of it: the frames of its traceback hold this reply, and both would stay in
-        memory until the garbage collector finds them."""
+        """Raise the error, and drop the reference to it: the frames of its traceback hold this
+        reply, and both would stay in memory until the garbage collector finds them.
+        """
         error, self.error = self.error, _THROWN
         try:
             raise error
@@ -140,7 +141,9 @@ class Detach(msgspec.Struct):
 
 
 class LostBeforeStartError(LeaseLostError):
-    """The handler did not start: its claim would not last. This is no attempt, and the claim is given back."""
+    """The handler did not start, because its claim would expire too soon. The claim is released,
+    and this is no attempt.
+    """
 
 
 class StillRunningError(TimeoutError):

@@ -6,11 +6,11 @@
 The blocking and the async runtime run the same generators. They implement the protocol rules P2,
 P7, P9, P10 and P11; stores implement the others.
 
-The usual delivery takes the fast path, `deliver_fast`: plain calls instead of a generator, which make the
-decisions of the flow in its order, with its functions. Where anything else happens, it continues in the
-flow at that point: the store does not answer, another worker has the key, the handler raises, the result
-is not recorded. A delivery that is unusual from the start (it has a timeout, or may run without the
-store) is a flow from the start. Manual claims and HTTP requests use the two halves, `admit_fast` and
+The usual delivery takes the fast path, `deliver_fast`: plain calls instead of a generator. They call the functions of
+the flow in the same order, so the decisions are the same. If anything unusual happens, the delivery continues in the
+flow at that point: the store does not answer, another worker has the key, the handler raises, or the result is not
+recorded. A delivery that is unusual from the start (it has a timeout, or may run without the store) is a flow from the
+start. Manual claims and HTTP requests use the two halves, `admit_fast` and
 `settle_fast`. The lab runs every schedule on both paths, compares what happened, and looks for its
 mutants on both.
 """
@@ -250,8 +250,8 @@ async def admit_fast_async(call: Call, flight: Any, run: AsyncPerformer) -> Acti
 
 
 def claim_request(call: Call, looked: bool = False, ahead: bool = False) -> ClaimRequest:
-    """`looked`: the store has just answered that the key is new. `ahead`: the handler may start later,
-    so the attempt is not counted if the claim is lost."""
+    """`looked`: the store has just said that the key is new. `ahead`: the handler may start later, so the
+    attempt is not counted if the claim is lost."""
     policy = call.policy
     return ClaimRequest(
         call.key,

@@ -1,6 +1,6 @@
 """The one place where payloads are encrypted on their way to a store, and decrypted on their way back.
 
-A policy without `encryption` pays one comparison. A payload that cannot be decrypted is an error for the
+Without `encryption` in the policy, this costs one comparison. A payload that cannot be decrypted is an error for the
 caller and an event for the operator. It never starts a handler, and plaintext is never written instead.
 """
 
@@ -68,7 +68,7 @@ def readable(call: Call, answer: Claimed) -> bytes | None:
 
 
 def without_answer(call: Call, answer: Claimed, problem: TwicesafeError) -> TwicesafeError:
-    """The error of a repeat whose recorded answer cannot be read, made known. It is known how the work ended."""
+    """Report the error of a repeat whose recorded answer cannot be read. How the work ended is known."""
     call.notify(ev.ResultUnreadable(call.key, type(problem).__name__))
     if isinstance(problem, CorruptRecordError):
         problem.done = answer.state is not State.FAILED

@@ -46,7 +46,7 @@ def positional_counts(handler: Callable[..., Any]) -> tuple[int, int]:
 def refuse_misfit(
     handler: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: str
 ) -> None:
-    """A `UsageError` if a plain function cannot be called with these arguments."""
+    """Raise `UsageError` if a plain function cannot be called with these arguments."""
     inner: Any = handler
     while isinstance(inner, functools.partial):
         inner = inner.func

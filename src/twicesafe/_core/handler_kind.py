@@ -1,7 +1,7 @@
 """Which kind of function a handler is, and the refusals of kinds whose work cannot be recorded here.
 
-A generator works after it has returned. A coroutine works only when it is awaited. Neither may count as
-done when the call returns.
+Calling a generator function or a coroutine function runs none of its code. So the work must not count as done when the
+call returns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def problem_of(handler: Callable[..., Any]) -> str:
 
 
 def expect_callable(handler: object) -> None:
-    """Refuse what is no function: most likely the handler was called where it should be passed."""
+    """Refuse anything but a function: most likely the handler was called where it should be passed."""
     if callable(handler):
         return
     if inspect.iscoroutine(handler):

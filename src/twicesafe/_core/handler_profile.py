@@ -129,9 +129,10 @@ class HandlerProfile:
         kwargs: Mapping[str, Any],
         owner: str = "receiver",
     ) -> None:
-        """A `UsageError` if the handler cannot be called like this: before the claim, so that no
-        attempt is used up. Needed only if there are keywords, or fewer arguments than ``least``
-        or more than ``most``. The result depends only on the shape of the call, so it is cached."""
+        """Raise `UsageError` if the handler cannot be called like this: before the claim, so that
+        no attempt is used up. Needed only if there are keywords, or fewer arguments than ``least``
+        or more than ``most``. The result depends only on the shape of the call, so it is cached.
+        """
         shape = (len(args), *kwargs)
         if shape in self._fitting:
             return

@@ -331,8 +331,10 @@ def _raised(
 
 
 def _is_counted(call: Call, error: BaseException) -> bool:
-    """A caller's cancellation or interrupt says nothing about the message. In a consumer, which interrupts no
-    handler, the handler itself raised it: without a count, a message that exits would do so after each restart."""
+    """A cancellation or interrupt by the caller says nothing about the message, so it does not
+    count. A consumer interrupts no handler, so there the handler itself raised it. It counts:
+    otherwise a message that exits the process would do so after each restart.
+    """
     if isinstance(error, Exception):
         return True
     is_cancelled = type(error).__name__ == "CancelledError"  # by the consumer itself

@@ -70,7 +70,7 @@ def resolve(row: Row | None, ask: Resolve, now: int) -> tuple[Ack, Row | None]:
 
 
 def _moved_on(row: Row, ask: Release | Resolve | Forget) -> bool:
-    """The decision is about an earlier run: another one has started, or was decided on, since."""
+    """The decision is about an earlier run: since then another run has started, or another decision was made."""
     return ask.fence is not None and row.fence != ask.fence
 
 

@@ -310,7 +310,7 @@ class Rewrite(msgspec.Struct, gc=False):
 
 
 class Adopt(msgspec.Struct, gc=False):
-    """Put the copy of another store's record here, as it is, unless the record here is newer.
+    """Store an unchanged copy of another store's record, unless the record here is newer.
 
     A record is newer if its fence is higher, or if the fence is equal and its state comes later
     (`lifecycle.adopt`). An answer is not replaced by a record without one, unless an operator released it.

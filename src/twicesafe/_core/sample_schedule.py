@@ -1,4 +1,4 @@
-"""When to count a store for gauges: counting a large store is slow, so it gets a twentieth of the time at most."""
+"""When to count a store for gauges. Counting a large store is slow, so it takes at most 5 % of the time."""
 
 from __future__ import annotations
 

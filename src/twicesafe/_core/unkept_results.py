@@ -1,4 +1,4 @@
-"""Results that cannot be kept: the error says why, and then what that means for the work.
+"""Results that cannot be kept: the error says why, and what that means for the work.
 
 Encoding knows only the reason. Whether the work is recorded without its result or rolled back is decided
 by the flow, which adds it with `because`.
@@ -25,7 +25,7 @@ def too_large(value: object, size: int, most: int, what: str = "result") -> TooL
 
 
 def because(problem: ResultError, before: str, after: str = "") -> ResultError:
-    """The same error, which now says the reason between these words."""
+    """The same error, with these words before and after its reason."""
     problem.message = f"{before}{problem.message}{after}"
     problem.args = (problem.message,)
     return problem

@@ -117,7 +117,7 @@ class ProxySettings:
             )
         if self.admin and ListenAddress.of(self.admin, "admin") == public and public.port:
             raise ConfigurationError(
-                "admin and listen are the same address: choose another one, admin must not be public"
+                "admin and listen are the same address: give admin a separate one, which must not be public"
             )
         if self.store.startswith("memory:") and self.workers > 1:
             raise ConfigurationError(

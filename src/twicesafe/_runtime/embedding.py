@@ -1,6 +1,6 @@
 """The embedding model of the extra ``semantic``: wordllama, whose weights are in its wheel. Nothing is downloaded.
 
-Its import configures the root logger, which belongs to the application: that is undone.
+Importing wordllama configures the root logger, which belongs to the application. This module undoes that.
 """
 
 from __future__ import annotations

@@ -79,8 +79,9 @@ class FlowRun:
         """A delayed interrupt or cancellation: it is raised when the flow has ended."""
 
     def stay_guarded(self) -> None:
-        """For a flow that outlives outages: the circuit breaker counts every request, from the first on.
-        Other flows take the store that is in front when they begin."""
+        """For a flow that outlives outages: the circuit breaker counts each of its requests. Other
+        flows keep the store that they began with.
+        """
         guard = self._runtime.guard
         if guard is not None and self._store is self._runtime.store:
             self._store = self._runtime._in_front

@@ -3,8 +3,8 @@
 While the store works, the receiver uses it directly, so the breaker costs nothing. The first failed
 delivery puts the guard in front of it, and the first answer removes it again.
 
-    a claim          refused while the circuit is open, or sent to the fallback (not of a durable run:
-                     its steps are in the store)
+    a claim          refused while the circuit is open, or sent to the fallback (never for a durable run,
+                     whose steps are in the store)
     everything else  sent where its claim was made: what a handler did must be recorded
 
 A claim that the fallback granted is renewed, completed and failed there, also after the store is back.

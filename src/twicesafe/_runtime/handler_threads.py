@@ -1,8 +1,8 @@
 """The threads of a blocking consumer's handlers: only as many run as the handlers need.
 
 A thread that takes a job wakes one more thread if there are more jobs, and then runs its own. A handler that waits
-(for a server, a file) leaves the interpreter to the thread that was woken, which takes the next job, and so on: all
-jobs wait at the same time. A handler that does not wait has ended before the other thread gets its turn, so
+(for a server, a file) releases the interpreter to that other thread, which takes the next job, and so on. So all jobs
+wait at the same time. A handler that does not wait has ended before the other thread gets its turn, so
 one thread does all the work, without the cost of switching to another thread for each message.
 """
 

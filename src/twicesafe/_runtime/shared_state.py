@@ -103,8 +103,9 @@ class SharedState:
                 cache.drop(flight.id)
 
     def uncache(self, id: bytes) -> None:  # noqa: A002
-        """An operator changed this record, or may have: drop its answer, and that of a delivery which
-        had it from the store before."""
+        """An operator changed this record, or may have: drop the cached answer, and any answer that
+        a delivery read from the store before.
+        """
         cache = self.cache
         if cache is not None:
             self.flights.outdate(id)

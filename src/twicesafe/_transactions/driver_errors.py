@@ -103,8 +103,9 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
 
 
 def _is_refused(dialect: Dialect, error: Exception, code: Any) -> bool:
-    """Whether the database, or the driver, refuses the statement itself. A time-out, a cancelled statement
-    or a full disk says nothing about it."""
+    """Whether the database or the driver refuses this statement for good. A time-out, a cancelled
+    statement or a full disk says nothing about the statement.
+    """
     if code is None:
         return any(type(cause).__name__ in _BY_DRIVER[dialect] for cause in causes(error))
     if dialect == "mysql":

@@ -93,7 +93,7 @@ def _ended(connection: Any, is_ours: bool) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error is the one to tell
+        with contextlib.suppress(Exception):  # report the first error
             ends.rollback()
         raise
     ends.commit()

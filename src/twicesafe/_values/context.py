@@ -1,11 +1,11 @@
 """Context: what a running handler can read about the claim it runs under.
 
 `current_claim()` returns the key, the attempt, its cause and its fence. Pass the fence to resources
-that accept each fence once and no smaller one after it. In an inbox the fence numbers committed
-records, so a run that is rolled back has no number. `lost` becomes true when the lease expires, or when
-the attempt ends without an answer, *before* the store releases the claim. Tasks that the handler left
-running can watch it and stop. `key_scope()` sets tenant and operation for all keys made in its block,
-except absolute ones.
+that accept each fence only once, and no lower one after it. In an inbox the fence numbers committed
+records, so a run that is rolled back has no number. `lost` becomes true when the lease expires, or
+when the attempt ends without an answer, *before* the store releases the claim. Tasks that the
+handler left running can watch it and stop. `key_scope()` sets tenant and operation for all keys
+made in its block, except absolute ones.
 """
 
 from __future__ import annotations

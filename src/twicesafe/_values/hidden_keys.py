@@ -60,7 +60,7 @@ class HiddenKeys:
 
     @classmethod
     def load(cls, source: str) -> Self:
-        """The secret in a variable (``env:NAME``) or in a file (``file:/path``), in Base64, read once."""
+        """Load the secret from a variable (``env:NAME``) or a file (``file:/path``), in Base64. It is read once."""
         found = KeySource.of(source, (), "hidden_keys")
         what = "the secret of hidden keys"
         try:
@@ -71,7 +71,7 @@ class HiddenKeys:
 
     @staticmethod
     def new_secret() -> str:
-        """A fresh random secret as text for `load`. Keep it as long as the store."""
+        """Make a random secret, as text for `load`. Keep it for as long as the store exists."""
         return base64.b64encode(os.urandom(_SECRET_BYTES)).decode()
 
     def key(self, key: Key) -> Key:
@@ -111,5 +111,5 @@ class HiddenKeys:
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
-            "HiddenKeys are not pickled, because that would write their secret: load them in each process"
+            "HiddenKeys cannot be pickled, because the pickle would contain their secret: load them in each process"
         )

@@ -19,7 +19,7 @@ them unchanged.
     key.derive("charge-card")                           the same child key on every retry
 
 An owner token says who made a claim. It has 128 bits and is created before the first send (P2). 80 random
-bits make tokens unique across processes, and a counter within one process, which is ten times cheaper
+bits make tokens unique across processes, a counter makes them unique within one. That is ten times cheaper
 than random bits for each token. A forked child gets its own random part.
 
 A claim may be made before its handler can start: `process_many` claims a whole batch at once. Then

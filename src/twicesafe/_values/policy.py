@@ -22,7 +22,7 @@ __all__ = ["Backoff", "Policy"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The delay between a failed attempt and the next: ``first * factor**n``, at most ``most``.
+    """The delay between a failed attempt and the next one: ``first * factor**n``, at most ``most``.
 
     ``jitter`` is the share of the delay that is random, so that retries do not come at the same time.
     """

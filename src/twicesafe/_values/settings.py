@@ -57,8 +57,9 @@ _shown.maxstring = _shown.maxother = _shown.maxlong = 200
 
 
 def shown(value: object) -> str:
-    """A wrong value, for an error. A YAML file of a few lines can hold a list of millions of references to
-    one list: its whole text would take minutes."""
+    """A wrong value, shortened for an error. A short YAML file can hold millions of references to
+    one list, whose whole text would take minutes to write.
+    """
     return _shown.repr(value)
 
 

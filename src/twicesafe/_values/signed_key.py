@@ -17,7 +17,7 @@ class SignatureCheck(Protocol):
     """Says whether a key was minted by a trusted party. `twicesafe.signing.KeyVerifier` is one."""
 
     def verify(self, key: str, signature: str) -> None:
-        """Return if it was; otherwise raise `UntrustedKeyError`."""
+        """Raise `UntrustedKeyError` if it was not."""
         ...
 
 

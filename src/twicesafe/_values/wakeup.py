@@ -1,8 +1,8 @@
-"""A wake-up for one waiting thread, which anything may send: also the garbage collector, and the end of the process.
+"""A wake-up for one waiting thread. A garbage collection and the end of the process may send it too.
 
-The lock of a `threading.Event` is held for moments by the thread that waits. The collector may run in one of
-them, in that very thread; and when the interpreter ends, a background thread may stop in one, and the lock
-stays locked. Then setting the event never returns. Here `set` waits for nothing.
+A `threading.Event` has a lock, which the waiting thread holds for moments. The garbage collector may run in that thread
+at such a moment. When the interpreter ends, a background thread may stop at such a moment, and the lock stays locked.
+In both cases, setting the event never returns. Here `set` waits for nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Wakeup"]
 
 
 class Wakeup:
-    """It is kept if it comes before the wait, and used up by one wait. Several are one."""
+    """A wake-up that comes before the wait is kept. One wait uses up all that came."""
 
     __slots__ = ("_asleep",)
 
@@ -27,5 +27,5 @@ class Wakeup:
             self._asleep.release()
 
     def wait(self, seconds: float | None) -> bool:
-        """False: it did not come in time. None: wait for as long as it takes."""
+        """Returns False if none came in time. ``None``: wait without a limit."""
         return self._asleep.acquire(timeout=-1 if seconds is None else seconds)

@@ -5,8 +5,8 @@
     found.record.state, found.answer()
 
 `receiver.archive` copies answers, waits until they are durable there, and only then erases them in the store. The
-record stays as a tombstone until its retention ends, so a late duplicate still does not run. Killed at any point,
-an answer is in the store, in the archive, or in both. No delivery ever reads an archive.
+record stays as a tombstone until its retention ends, so a late duplicate still does not run. If the process is killed at any point, an answer is in the store, in the archive, or in both. No delivery ever reads an
+archive.
 
     <place>/day=2026-11-17/<time-sorted name>.jsonl        one file per batch and day of completion
 
@@ -58,7 +58,7 @@ class Archive:
             self._place.write(f"day={day}", b"".join(lines))
 
     def records(self, *, day: str | None = None) -> Iterator[ArchivedRecord]:
-        """Every archived record, newest file first. One that was archived twice comes twice."""
+        """Iterate over all archived records, newest file first. A record that was archived twice comes twice."""
         for name in self._names(day):
             yield from records_in(self._place.read(name), name)
 

@@ -13,7 +13,7 @@ are final. The server must support the key: a retry to a server that ignores it 
     final_answers  is this answer final?
     sending        one call with its retries, as a flow of commands: no I/O
     budget         how many retries a client may add to a server's load
-    sent           what the caller can ask about a response or an error
+    sent           what happened to a call: for its response or its error
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class _Required:
 class SignedKeysRequired(_Required, grpc.ServerInterceptor):  # type: ignore[misc]
     """For the `interceptors` of a `grpc.server`. A key without a valid signature is PERMISSION_DENIED.
 
-    `methods`: only these are checked. A call without a key passes: it is your handler's to refuse.
+    `methods`: only these are checked. A call without a key passes: your handler decides about it.
     """
 
     def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:

@@ -7,7 +7,7 @@
 
 The commands use the same: ``twicesafe config check`` names every wrong setting with file and line,
 ``config show`` tells where each value came from, ``config schema`` prints a JSON schema for editors.
-`_sections` says how a new command joins.
+`_sections` says how to add the settings of a command.
 """
 
 from __future__ import annotations

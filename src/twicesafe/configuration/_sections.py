@@ -1,12 +1,12 @@
-"""The sections of the settings file. A new command joins with one line in `SECTIONS`.
+"""The sections of the settings file. A new command needs one line in `SECTIONS`.
 
 1. Write a frozen dataclass with a default and a text under each field, and `check_fields` in its
    ``__post_init__``: `_commands` has the smallest ones.
 2. Name its `Section` in the table below. Then the file, the variables (``TWICESAFE_RELAY_TO``), ``twicesafe
    config check|show|schema`` and the reference know it.
-3. In the command: ``settled("relay", config, {"to": to}).section("relay")``.
+3. In the command: ``settings, found = settled(("relay",), store, config, {"relay": given})``.
 
-The table names sections by text, as that of the stores does: an edge is imported only when it is used.
+The table names the models as text, so that an edge is imported only when it is used.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 Failures and order follow the same rules on every broker. Attempts are counted by the receiver's
 record, a failed message backs off without delaying others, and after the last attempt it goes to
-the dead letters. With an inbox, the effect and the record of a message commit together. With a
-transactional id of Kafka, what a handler publishes and the message's offset do.
+the dead letters. With an inbox, the effect and the record of a message commit together. With a Kafka transactional
+id, the messages that a handler publishes and the offset of its message commit together.
 """
 
 from .._core.consuming.message import Message

@@ -169,17 +169,17 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         recover: Recover | None = None,
         policy: Policy | None = None,
     ) -> Self:
-        """A consumer of the messages at this URL. Not a coroutine: it connects on first use.
+        """Open a consumer of the messages at this URL. Not a coroutine: it connects on first use.
 
         ``receiver``: lease mode, ``handle(message)``. ``inbox`` and ``connect``: transaction mode,
         ``handle(connection, message)`` in one transaction per message. Neither: Kafka transaction
-        mode, ``handle(transaction, message)``, with ``transactional_id=`` in a Kafka URL. ``key``: the idempotency key
-        of a message, if not the id that its producer gave it. ``concurrency``: handlers that run at
-        once. ``batch``: messages that are fetched ahead. ``order``: with "key", messages of one key
-        run one after the other, and wait behind one that failed. ``dead_letter``: a publisher's URL
-        with ``topic=``, or a function of message and error; by default next to the source.
-        ``recover``: of message, error and attempt, what to do after a failed attempt. For `AsyncConsumer`
-        the handler is async, and ``connect`` gives an async context manager or an async connection.
+        mode, ``handle(transaction, message)``, with ``transactional_id=`` in a Kafka URL. ``key``: a function that returns the idempotency key of a message; default: the id that its producer
+        gave it. ``concurrency``: how many handlers run at once. ``batch``: how many messages are fetched
+        ahead. ``order``: with "key", messages of one key run one after the other, and wait behind one that
+        failed. ``dead_letter``: a publisher's URL with ``topic=``, or a function of message and error;
+        default: a place next to the source. ``recover``: a function of message, error and attempt that
+        decides what follows a failed attempt. For `AsyncConsumer` the handler is async, and ``connect``
+        returns an async context manager or an async connection.
         """
         return cls(
             opened(url, cls.__name__),
@@ -255,7 +255,9 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         )
 
     def _begins_without(self, error: BrokerUnavailableError, idle: float | None) -> None:
-        """The broker is away at the start: `run` waits for it, `drain` cannot tell what is there."""
+        """The broker did not answer at the start: `run` waits for it, `drain` cannot know whether
+        there are messages.
+        """
         if idle is not None:
             raise error
         _log.warning("consumer %s: %s; it is tried again", self.source.name, error)
@@ -293,9 +295,9 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         return Report() if self._runner is None else self._runner.report
 
     def stop(self) -> None:
-        """Finish what runs, record and acknowledge it, give back the rest. From any thread.
+        """Finish running handlers, record and acknowledge them, and give back the rest. Call it from any thread.
 
-        Before the first `run`, or while it connects: `run` ends at once.
+        Called before the first `run`, or while it connects, it ends that `run` at once.
         """
         if self._runner is None or self._starting:
             self._stop_early = True
@@ -310,7 +312,7 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
 
 
 def _check_function(name: str, given: object) -> None:
-    """A function of the consumer's, called without await: another one would fail for every message."""
+    """Refuse an async function or a generator: it is called without await, so it would fail for every message."""
     if given is None:
         return
     expect(callable(given), name, given, "use a function")

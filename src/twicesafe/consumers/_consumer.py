@@ -54,18 +54,18 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
         self._dead_turn = threading.Semaphore(self._publishers_at_once)
 
     def run(self, handler: Callable[..., Any]) -> Report:
-        """Handle messages until `stop`, SIGTERM or SIGINT: finish, record, acknowledge, leave.
+        """Handle messages until `stop`, SIGTERM or SIGINT. Then finish, record and acknowledge what runs.
 
-        The same signal a second time does not wait. Signals are heeded in the main thread only.
+        The same signal a second time does not wait. Only a consumer in the main thread reacts to signals.
         """
         return self._run(handler, None)
 
     def drain(self, handler: Callable[..., Any], idle: Duration = 1.0) -> Report:
-        """Handle messages until nothing came for ``idle`` seconds, then leave; what was done."""
+        """Handle messages until none has come for ``idle`` seconds, then return what was done."""
         return self._run(handler, idle_seconds(idle))
 
     def check(self) -> list[Found]:
-        """Compare the broker's settings with this consumer's: what will go wrong, and the remedy."""
+        """Compare the broker's settings with this consumer's; return what will go wrong, and how to fix it."""
         self._process = own_process(self._process)
         return list(self._adapted.check(self._terms()))
 
@@ -147,18 +147,18 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
             self._dead = for_event_loop(self._publisher, "publish")
 
     async def run(self, handler: Callable[..., Awaitable[Any]]) -> Report:
-        """Handle messages until `stop`, SIGTERM or SIGINT: finish, record, acknowledge, leave.
+        """Handle messages until `stop`, SIGTERM or SIGINT. Then finish, record and acknowledge what runs.
 
         The same signal a second time does not wait. A cancellation drops what runs, as a crash would.
         """
         return await self._run(handler, None)
 
     async def drain(self, handler: Callable[..., Awaitable[Any]], idle: Duration = 1.0) -> Report:
-        """Handle messages until nothing came for ``idle`` seconds, then leave; what was done."""
+        """Handle messages until none has come for ``idle`` seconds, then return what was done."""
         return await self._run(handler, idle_seconds(idle))
 
     async def check(self) -> list[Found]:
-        """Compare the broker's settings with this consumer's: what will go wrong, and the remedy."""
+        """Compare the broker's settings with this consumer's; return what will go wrong, and how to fix it."""
         self._process = own_process(self._process)
         found: Sequence[Found] = await self._adapted.check(self._terms())
         return list(found)

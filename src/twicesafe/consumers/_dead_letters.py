@@ -13,8 +13,8 @@ It keeps its id, so a replay runs under the same key. The headers:
     twicesafe-dead-lane       the key that parks its lane, if order matters
     twicesafe-dead-starts     the key that counts its starts, in transaction mode
 
-They make it larger than the message was. If the broker refuses it, a *brief* one follows: the headers that a
-replay needs, and the beginning of the reason.
+The headers make it larger than the message was. If the broker refuses it, a *brief* one follows, with only the headers
+that a replay needs and the beginning of the reason.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def broker_of(source: Source) -> str:
 
 
 def is_refused(answer: Answer) -> bool:
-    """Whether the broker will not take this message as it is, whenever it is tried."""
+    """Whether the broker refuses this message for good, and not just now."""
     waits = (BrokerUnavailableError, NotNow, type(NOT_TRIED))
     return answer is not None and not isinstance(answer, waits)
 

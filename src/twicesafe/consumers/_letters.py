@@ -1,4 +1,4 @@
-"""One dead letter, as operators see it, and which of them an action is about."""
+"""One dead letter, as operators see it, and the conditions that choose letters for an action."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Chosen: TypeAlias = Callable[[Letter], bool]
 
 
 class Which(msgspec.Struct, frozen=True):
-    """Which letters: those that meet all conditions that are given. Call it with a letter."""
+    """Chooses the letters that meet all given conditions. Call it with a letter."""
 
     ids: tuple[str, ...] = ()
     """One of these ids, or of these `Letter.digits`."""

@@ -29,7 +29,7 @@ _USED: Final = frozenset({"max_attempts", "backoff", "retention"})
 
 
 class KafkaTransaction:
-    """What one message's handler publishes. It is sent if, and only if, the message is committed."""
+    """Collects what the handler of one message publishes. It is sent if, and only if, the message is committed."""
 
     def __init__(self, key: Key) -> None:
         self._key = key

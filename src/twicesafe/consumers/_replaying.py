@@ -6,8 +6,8 @@
         dead.replay(receiver, by="ann", why="the customer exists now", chosen=lambda one: …)
         dead.discard(receiver, by="ann", why="a test message", chosen=lambda one: …)
 
-A replay releases the key of the message, which is parked, publishes the message where it came from,
-and then removes the dead letter. If the process dies in between, the message is published again under
+A replay releases the parked key of the message, publishes the message where it came from, and then removes the dead
+letter. If the process dies in between, the message is published again under
 the same id, and its key makes it run once. A discard writes who and why to the audit trail of the key,
 which stays parked, and then removes the dead letter. Looking changes nothing: what was fetched is given back.
 
@@ -78,9 +78,9 @@ class DeadLetters:
         return cls(source)
 
     def look(self, limit: int = 1000) -> list[Letter]:
-        """The oldest dead letters, as many as the source may hold at a time. They stay where they are.
+        """Return the oldest dead letters, as many as the source may hold at a time. They stay where they are.
 
-        It creates no stream, no group and no durable. A stream that does not exist is an error.
+        It creates no stream, no group and no durable consumer. A stream that does not exist is an error.
         """
         if hasattr(self.source, "peek"):
             there = self._adapted.peek(limit)
@@ -103,9 +103,8 @@ class DeadLetters:
     ) -> ReplayReport:
         """Send letters back to where they came from, in their order; ``chosen`` says which.
 
-        ``receiver``: opened on the store of the consumer that gave up on them. ``to``: the publisher,
-        if it is not the broker that the letters are on. ``run``: runs a request of the receiver, if it is
-        an async one.
+        ``receiver``: opened on the store of the consumer that gave up on them. ``to``: the publisher to send them to;
+        default: the broker that the letters are on. ``run``: runs a request of the receiver, if that is async.
         """
         done, run = ReplayReport(), run or receiver._runtime.run
         publishers: dict[object, Any] = {}
@@ -154,7 +153,7 @@ class DeadLetters:
         if letter.broker and here and letter.broker != here:
             raise UsageError(
                 f"the dead letter {letter.id[:80]!r} came from {letter.broker}, and is on {here}; it was not moved: "
-                "say where to send it (to= or --to, a publisher's URL)"
+                "give the publisher to send it to (to= or --to, a URL)"
             )
 
     def discard(
@@ -169,7 +168,7 @@ class DeadLetters:
     ) -> Discarded:
         """Delete the chosen letters; their keys stay parked, so a repeat does not run.
 
-        ``receiver`` and ``run``: as for `replay`. Who and why are written first: a letter that is gone has its entry.
+        ``receiver`` and ``run``: as for `replay`. The audit entry is written before the letter is deleted.
         """
         done, run = Discarded(), run or receiver._runtime.run
         with self._holding() as held:

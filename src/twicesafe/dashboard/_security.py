@@ -1,4 +1,4 @@
-"""The shield around the dashboard: which hosts it answers for, and what browsers may do with its pages.
+"""Protects the dashboard: which hosts it answers for, and what browsers may do with its pages.
 
     Host        only the names in ``hosts``: a page of another site that has its name point here (DNS
                 rebinding) gets nothing

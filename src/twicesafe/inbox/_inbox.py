@@ -100,7 +100,7 @@ class Inbox(Decorator, InboxBase):
             raise
 
     def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
-        """True: new, and now recorded as done in your transaction. False: a duplicate."""
+        """Return True if the id is new, and record it as done in your transaction; False if it is a duplicate."""
         return self._runtime.run(connection, core.accept(self._plain_call(id, fingerprint)))
 
     def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
@@ -139,8 +139,8 @@ class Inbox(Decorator, InboxBase):
     ) -> Outcome[Any]:
         """Run ``handler(connection, *args, **kwargs)`` in your transaction and record its answer there.
 
-        A duplicate gets the recorded answer. The connection is passed only to a handler that needs
-        one more positional argument than you give; any other is called with what you give.
+        A duplicate gets the recorded answer. The connection is passed only if the handler needs one
+        more positional argument than you give.
         """
         profile = profile_of(handler)
         if profile.problem:
@@ -237,7 +237,7 @@ class AsyncInbox(AsyncDecorator, InboxBase):
         )
 
     async def accept(self, connection: Any, id: KeyLike, *, fingerprint: object = None) -> bool:  # noqa: A002
-        """True: new, and now recorded as done in your transaction. False: a duplicate."""
+        """Return True if the id is new, and record it as done in your transaction; False if it is a duplicate."""
         return await self._runtime.run(connection, core.accept(self._plain_call(id, fingerprint)))
 
     async def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
@@ -276,8 +276,8 @@ class AsyncInbox(AsyncDecorator, InboxBase):
     ) -> Outcome[Any]:
         """Run ``handler(connection, *args, **kwargs)`` in your transaction and record its answer there.
 
-        A duplicate gets the recorded answer. The connection is passed only to a handler that needs
-        one more positional argument than you give; any other is called with what you give.
+        A duplicate gets the recorded answer. The connection is passed only if the handler needs one
+        more positional argument than you give.
         """
         profile = profile_of(handler)
         if profile.problem == "generator":

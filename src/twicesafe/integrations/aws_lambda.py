@@ -1,4 +1,4 @@
-"""AWS Lambda: each record of a batch, or a single event, is handled once. It needs no package of AWS.
+"""AWS Lambda: each record of a batch, or a single event, is handled once. It needs no AWS package.
 
     @batch_handler(receiver)                              # SQS, FIFO, Kinesis, DynamoDB streams
     def handler(message: Message) -> None: ...            # answers {"batchItemFailures": […]}
@@ -13,9 +13,9 @@ deletes failed messages. Verdicts become items of the answer:
     retry          listed: it is delivered again after the queue's visibility time-out
     dead_letter    given to ``dead_letter=``; without it listed, for the queue's redrive policy
 
-Failures are logged by the logger ``twicesafe``. Messages of one FIFO group, partition key or item run one after the other. After a failure the rest of
-the group is listed, too, and not run. No claim is renewed past the end of the invocation, and nothing
-starts in its last second.
+Failures are logged by the logger ``twicesafe``. Messages of one FIFO group, partition key or item run one after the
+other. After a failure the rest of the group is not run, and is listed too. No claim is renewed past the end of the
+invocation, and nothing starts in its last second.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def batch_handler(
 ) -> Callable[[Callable[[Message], Any]], Callable[[dict[str, Any], LambdaContext], BatchAnswer]]:
     """Make ``function(message)`` the handler of a Lambda function with a batch of records.
 
-    The key is what ``key`` returns. Without it: the id in the producer's headers, else the
+    The key is what ``key`` returns. Without ``key``, it is the id in the producer's headers; else the
     deduplication id of a FIFO queue if the producer gave it, the message id of SQS, or the event id
-    of a stream. The scope is
-    the receiver's, then ``scope`` (by default the function's module and name), then the ARN.
+    of a stream. The scope is the receiver's, then ``scope`` (by default the function's module and
+    name), then the ARN.
     """
     check_receiver(receiver, Receiver, "batch_handler")
     policy = policy_for_redelivery(receiver.policy, "queues")

@@ -4,9 +4,9 @@
 
     receiver = Receiver.open(url, observers=[PrometheusObserver(), OpenTelemetryObserver()])
 
-Pass the same observers to an `Inbox` or an `OutboxRelay`. One table (`_table`) says which metrics
-there are; the reference page, the alert rules (``twicesafe alerts``) and the Grafana dashboard
-(``twicesafe grafana``) are made from it. A receiver without observers pays nothing.
+Pass the same observers to an `Inbox` or an `OutboxRelay`. One table (`_metric_table`) lists the
+metrics; the reference page, the alert rules (``twicesafe alerts``) and the Grafana dashboard
+(``twicesafe grafana``) are made from it. A receiver without observers has no overhead.
 
 `PrometheusObserver` needs ``twicesafe[prometheus]``, `OpenTelemetryObserver` ``twicesafe[opentelemetry]``.
 """

@@ -1,10 +1,10 @@
 """What a receiver did lately, for `receiver.health()` and the dashboard: a tally, its `MetricHistory`, and trouble.
 
-Most receivers are never asked, so at first the last events are only kept, as they are. They are counted when the
-numbers are first asked for, and from then on everything is.
+Most receivers are never asked for these numbers. So at first the last events are only kept; they are counted when the
+numbers are first asked for. From then on every event is counted.
 
 A snapshot is taken when the numbers are asked for, and whenever a full queue was counted, so a busy receiver
-has a fine course without a timer.
+has frequent snapshots without a timer.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
         outbox.add(connection, topic="orders", body={"id": order.id}, key=order.customer)
 
 A row is written in your open transaction, on your own connection or session. A relay
-(`OutboxRelay`, or ``twicesafe relay``) publishes it afterwards: at least once, always under the
-same id, in row order per key; no row is skipped. Consumers that deduplicate by the id apply it
+(`OutboxRelay`, or ``twicesafe relay``) publishes it afterwards: at least once, always under the same id, in row order per key, without skipping a row. Consumers that deduplicate by the id apply it
 once.
 
 You may choose the id. Otherwise, inside a protected call it is derived from the current key and the
@@ -164,7 +163,9 @@ class Outbox(_Outbox):
         return added.message.id
 
     def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Add many in this order, in one batch; each is the arguments of `add`. Returns the ids."""
+        """Add many messages in this order, in one batch; each is a mapping of the arguments of
+        `add`. Returns the ids.
+        """
         added = [self._checked(fields) for fields in messages]
         self._write(connection, added)
         return [one.message.id for one in added]
@@ -177,15 +178,15 @@ class Outbox(_Outbox):
             transaction.run(statements.add(added))
 
     def depth(self) -> Depth:
-        """The number of pending messages, the age of the oldest, and what is parked."""
+        """Return the number of pending messages, the age of the oldest, and what is parked."""
         return self._port.perform(Backlog())
 
     def relays(self) -> Relays:
-        """The relays of the last day, how far behind each is, and what none of them publishes."""
+        """Return the relays of the last day, how far behind each is, and which messages no relay publishes."""
         return self._port.perform(ListRelays())
 
     def parked(self, limit: int = 100) -> list[ParkedLane]:
-        """Lanes whose message was refused too often, the longest parked first."""
+        """Return the lanes whose first message was refused too often, the longest parked first."""
         return self._port.perform(ParkedLanes(_whole(limit)))
 
     def retry(self, lane: str, *, by: str, why: str = "") -> None:
@@ -267,7 +268,9 @@ class AsyncOutbox(_Outbox):
         return added.message.id
 
     async def add_many(self, connection: Any, messages: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Add many in this order, in one batch; each is the arguments of `add`. Returns the ids."""
+        """Add many messages in this order, in one batch; each is a mapping of the arguments of
+        `add`. Returns the ids.
+        """
         added = [self._checked(fields) for fields in messages]
         await self._write(connection, added)
         return [one.message.id for one in added]
@@ -281,15 +284,15 @@ class AsyncOutbox(_Outbox):
             await transaction.run(statements.add(added))
 
     async def depth(self) -> Depth:
-        """The number of pending messages, the age of the oldest, and what is parked."""
+        """Return the number of pending messages, the age of the oldest, and what is parked."""
         return await self._ask(Backlog())
 
     async def relays(self) -> Relays:
-        """The relays of the last day, how far behind each is, and what none of them publishes."""
+        """Return the relays of the last day, how far behind each is, and which messages no relay publishes."""
         return await self._ask(ListRelays())
 
     async def parked(self, limit: int = 100) -> list[ParkedLane]:
-        """Lanes whose message was refused too often, the longest parked first."""
+        """Return the lanes whose first message was refused too often, the longest parked first."""
         return await self._ask(ParkedLanes(_whole(limit)))
 
     async def retry(self, lane: str, *, by: str, why: str = "") -> None:

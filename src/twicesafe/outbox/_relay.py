@@ -74,7 +74,7 @@ class OutboxRelay(RelayBase):
 
     @classmethod
     def open(cls, url: str, publisher: AnyPublisher, **settings: Unpack[RelaySettings]) -> Self:
-        """A relay from the outbox in the database at this URL; `close` closes that store, too.
+        """Open a relay for the outbox in the database at this URL. `close` also closes that store.
 
         ``publisher``: the URL of a broker or a webhook, a publisher, or a function of one message.
         """
@@ -127,7 +127,7 @@ class OutboxRelay(RelayBase):
         return self._drained(before)
 
     def stop(self, grace: Duration = 30) -> None:
-        """Finish running publishes and release the leases. `TimeoutError`: the publisher hangs."""
+        """Finish running publishes and release the leases. Raises `TimeoutError` if the publisher hangs."""
         runner, thread = self._runner, self._thread
         if runner is not None:
             runner.stop()
@@ -202,7 +202,7 @@ class AsyncOutboxRelay(RelayBase):
 
     @classmethod
     def open(cls, url: str, publisher: AnyPublisher, **settings: Unpack[RelaySettings]) -> Self:
-        """A relay from the outbox in the database at this URL; `close` closes that store, too.
+        """Open a relay for the outbox in the database at this URL. `close` also closes that store.
 
         ``publisher``: the URL of a broker or a webhook, a publisher, or a function of one message.
         """
@@ -243,7 +243,7 @@ class AsyncOutboxRelay(RelayBase):
         return self._drained(before)
 
     async def stop(self, grace: Duration = 30) -> None:
-        """Finish running publishes and release the leases. `TimeoutError`: the publisher hangs."""
+        """Finish running publishes and release the leases. Raises `TimeoutError` if the publisher hangs."""
         import asyncio
 
         runner, task = self._runner, self._task

@@ -264,7 +264,9 @@ class ReceiverBase:
         return owner, profile, key_of
 
     def _registered(self, durable: Any) -> Any:
-        """For the completer. Of one name and scope the last one counts: a module may be loaded again."""
+        """For the completer. If two have the same name and scope, the last one counts: a module may
+        be loaded again.
+        """
         named = self._durables.setdefault(durable.name, {})
         known = named.get(durable._scope)
         if known is not None and durable._is_mistaken_for(known):

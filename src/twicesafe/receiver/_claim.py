@@ -311,14 +311,14 @@ class Claim(_Claim[T]):
             run.deliver()
 
     def release(self) -> None:
-        """Nothing was done: release the claim now. It does not count as an attempt."""
+        """Release the claim now, because nothing was done. This does not count as an attempt."""
         flow = self._releasing()
         assert self._flow_run is not None
         drive(flow, self._flow_run.perform)
         self._gave_up()
 
     def hold(self, why: str = "") -> None:
-        """The outcome is unknown: nothing runs until an operator resolves or releases the key."""
+        """Hold the key, because the outcome is unknown: nothing runs until an operator resolves or releases it."""
         flow = self._holding(why)
         assert self._flow_run is not None
         drive(flow, self._flow_run.perform)
@@ -371,14 +371,14 @@ class AsyncClaim(_Claim[T]):
             run.deliver()
 
     async def release(self) -> None:
-        """Nothing was done: release the claim now. It does not count as an attempt."""
+        """Release the claim now, because nothing was done. This does not count as an attempt."""
         flow = self._releasing()
         assert self._flow_run is not None
         await drive_async(flow, self._flow_run.perform)
         self._gave_up()
 
     async def hold(self, why: str = "") -> None:
-        """The outcome is unknown: nothing runs until an operator resolves or releases the key."""
+        """Hold the key, because the outcome is unknown: nothing runs until an operator resolves or releases it."""
         flow = self._holding(why)
         assert self._flow_run is not None
         await drive_async(flow, self._flow_run.perform)

@@ -1,4 +1,4 @@
-"""The completer: runs what is due. Abandoned runs, runs that slept, runs whose signal came.
+"""The completer: continues durable runs that were abandoned, have slept long enough, or got their signal.
 
     receiver.complete_abandoned()               # once: everything that is due now
     with receiver.completer(every=1.0):         # a thread; AsyncReceiver: a task
@@ -69,7 +69,7 @@ class CompletionReport(msgspec.Struct):
         return self.completed + self.suspended + self.failed + self.parked + self.skipped
 
     def count(self, error: BaseException | None) -> None:
-        """Count a run that ended like this. A failure is logged."""
+        """Count how a run ended. A failure is logged."""
         ends = {type(None): "completed", SuspendedError: "suspended", DuplicateError: "skipped"}
         end = next((name for kind, name in ends.items() if isinstance(error, kind)), "failed")
         self.add(end)
@@ -124,7 +124,9 @@ class Completes(ReceiverBase):
         return self._runtime.run(find)  # type: ignore[no-any-return]
 
     def _complete(self, run: DueRun, report: CompletionReport, stops: Callable[[], bool]) -> None:
-        """`stops`: start no more; what was found and not started is found again after a lease."""
+        """If `stops()`, it starts no more runs. Runs that it found and did not start are found
+        again after a lease.
+        """
         if stops():
             return
         try:
@@ -141,7 +143,7 @@ class Completes(ReceiverBase):
                 durable._answer(call)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # of the function: the other runs are not its business
+        except BaseException as error:  # an error of the function: the other runs continue
             report.count(error)
         else:
             report.count(None)
@@ -188,7 +190,9 @@ class AsyncCompletes(ReceiverBase):
         stops: Callable[[], bool],
         slots: asyncio.Semaphore,
     ) -> None:
-        """`stops`: start no more; what was found and not started is found again after a lease."""
+        """If `stops()`, it starts no more runs. Runs that it found and did not start are found
+        again after a lease.
+        """
         async with slots:
             if not stops():
                 await self._complete_one(run, report)
@@ -210,7 +214,7 @@ class AsyncCompletes(ReceiverBase):
                 await durable._answer(call)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # of the function: the other runs are not its business
+        except BaseException as error:  # an error of the function: the other runs continue
             report.count(error)
         else:
             report.count(None)
@@ -235,8 +239,9 @@ class _CompleterBase:
         on_error: Callable[[Exception], None],
         limit: int = run_operations.MOST,
     ) -> None:
-        """`on_error`: what to do if the store cannot be asked. `limit`: runs that one look finds, at most;
-        other nodes do not get them before a lease is over."""
+        """`on_error`: what to do if the store does not answer. `limit`: how many runs one search
+        finds at most; other nodes do not get them before a lease is over.
+        """
         self._report, self._on_error = report, on_error
         self._limit = min(limit, run_operations.MOST)
 
@@ -280,7 +285,9 @@ class Completer(_CompleterBase):
         self._own.has_run = True
         try:
             self._receiver._complete(run, self._report, self._stopped.is_set)
-        except BaseException as error:  # `sys.exit()` in a step, for example: not for this process
+        except (
+            BaseException
+        ) as error:  # `sys.exit()` in a step, for example: it must not end this process
             _log_failed(error)
 
     def start(self) -> None:

@@ -70,7 +70,7 @@ class _DurableBase(Generic[P]):
         policy = given.policy or owner.policy
         if policy.outage == "run":
             raise ConfigurationError(
-                'outage="run" cannot be used with durable functions: without the store no step is known'
+                'outage="run" cannot be used with durable functions: their steps are in the store'
             )
         self._given_policy: Policy = policy
         self._holds = policy.takeover == "hold"
@@ -114,8 +114,9 @@ class _DurableBase(Generic[P]):
         return f"{getattr(function, '__module__', '?')}.{name_of(function)}"
 
     def _is_mistaken_for(self, other: Self) -> bool:
-        """Whether the completer would run this one for the other: it has the same name, which its ``scope``
-        made."""
+        """Whether the completer could run this function instead of the other, because their scopes
+        give them the same name.
+        """
         both = (self._given, other._given)
         is_meant = any(given.name is not None or not given.complete for given in both)
         return not is_meant and self._function_name != other._function_name
@@ -267,7 +268,7 @@ class Durable(_DurableBase[P], Generic[P, T]):
         return self._answer(self._call(args, kwargs)).value  # type: ignore[no-any-return]
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Key:
-        """Record the run and return its key: the completer runs it. Submitting it again changes nothing."""
+        """Record the run and return its key; a completer runs it. Submitting it again changes nothing."""
         call, ask = self._submission(args, kwargs)
         _check_submitted(call, self._owner._runtime.run(run_operations.submit(ask)))
         return Key(call.key.value, call.key.scope, absolute=True)
@@ -297,7 +298,7 @@ class AsyncDurable(_DurableBase[P], Generic[P, T]):
         return (await self._answer(self._call(args, kwargs))).value  # type: ignore[no-any-return]
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Key:
-        """Record the run and return its key: the completer runs it. Submitting it again changes nothing."""
+        """Record the run and return its key; a completer runs it. Submitting it again changes nothing."""
         call, ask = self._submission(args, kwargs)
         _check_submitted(call, await self._owner._runtime.run(run_operations.submit(ask)))
         return Key(call.key.value, call.key.scope, absolute=True)
@@ -329,7 +330,7 @@ class Durables(ReceiverBase):
         """Make a function durable: its first argument is its `Steps`.
 
         ``key`` is a function of the other arguments, the name of one, or None: the key is then made from
-        all of them. ``name``: under which the completer finds the function; set it before you rename or
+        all of them. ``name``: the name under which the completer finds the function; set it before you rename or
         move the function. ``fingerprint``: what to compare; by default all arguments, False for none.
         ``complete=False``: its arguments are not stored, and only callers run it.
         """
@@ -359,7 +360,7 @@ class AsyncDurables(ReceiverBase):
         """Make a function durable: its first argument is its `AsyncSteps`.
 
         ``key`` is a function of the other arguments, the name of one, or None: the key is then made from
-        all of them. ``name``: under which the completer finds the function; set it before you rename or
+        all of them. ``name``: the name under which the completer finds the function; set it before you rename or
         move the function. ``fingerprint``: what to compare; by default all arguments, False for none.
         ``complete=False``: its arguments are not stored, and only callers run it.
         """

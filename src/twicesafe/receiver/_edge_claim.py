@@ -34,7 +34,7 @@ class EdgeClaim(_EdgeClaim, Claim[Any]):
     leave = Claim._leave
 
     def withdraw(self) -> None:
-        """Nothing was done: release it, and let the next claim be one of a new key."""
+        """Release the claim and all it recorded, because nothing was done: to the next claim the key is new."""
         flow = self._releasing(AT_ONCE)
         assert self._flow_run is not None
         drive(flow, self._flow_run.perform)
@@ -46,7 +46,7 @@ class AsyncEdgeClaim(_EdgeClaim, AsyncClaim[Any]):
     leave = AsyncClaim._leave
 
     async def withdraw(self) -> None:
-        """Nothing was done: release it, and let the next claim be one of a new key."""
+        """Release the claim and all it recorded, because nothing was done: to the next claim the key is new."""
         flow = self._releasing(AT_ONCE)
         assert self._flow_run is not None
         await drive_async(flow, self._flow_run.perform)

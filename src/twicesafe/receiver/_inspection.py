@@ -48,7 +48,8 @@ class Inspection(OperatorFlows):
         return self._runtime.run(operations.survey())
 
     def sample(self) -> Stats:
-        """`stats`, and observers get the numbers: their gauges. `maintain` does it every round.
+        """Count the records like `stats`, and pass the numbers to observers, for their gauges.
+        `maintain` does this every round.
 
         It counts all records, so call it every minute or so, not with every request.
         """
@@ -61,10 +62,11 @@ class Inspection(OperatorFlows):
 
         ``state``: in this state, or in one of several. ``scope``: the full scope starts with these parts.
         ``value``: the key's value, in any scope. ``error``: the recorded error starts with this text.
-        ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime). ``stuck``: in
-        progress, and the lease is over. ``cause``: why the handler was last started again. ``id``: the first
-        hex digits of the key's id. ``limit``: at most this many. Records that cannot be read are left out: a
-        warning of the logger ``twicesafe`` names them, and `stats` counts them.
+        ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime).
+        ``stuck``: in progress, but the lease has expired. ``cause``: why the handler was last
+        started again. ``id``: the first hex digits of the key's id. ``limit``: at most this many.
+        Records that cannot be read are left out: a warning of the logger ``twicesafe`` names them,
+        and `stats` counts them.
         """
         query = searching.Browsing(self._asked(conditions), limit, warn_of_unreadable)
         return self._each(query)
@@ -82,7 +84,7 @@ class Inspection(OperatorFlows):
     def count(self, *, up_to: int | None = None, **conditions: Unpack[Conditions]) -> int:
         """How many records meet the conditions of `records`.
 
-        ``up_to``: stop counting there; on a large store that is much quicker than counting all.
+        ``up_to``: stop counting at this number, which is much faster on a large store.
         """
         return self._runtime.run(searching.count(self._asked(conditions), up_to))
 
@@ -135,7 +137,8 @@ class AsyncInspection(OperatorFlows):
         return await self._runtime.run(operations.survey())
 
     async def sample(self) -> Stats:
-        """`stats`, and observers get the numbers: their gauges. `maintain` does it every round.
+        """Count the records like `stats`, and pass the numbers to observers, for their gauges.
+        `maintain` does this every round.
 
         It counts all records, so call it every minute or so, not with every request.
         """
@@ -148,10 +151,11 @@ class AsyncInspection(OperatorFlows):
 
         ``state``: in this state, or in one of several. ``scope``: the full scope starts with these parts.
         ``value``: the key's value, in any scope. ``error``: the recorded error starts with this text.
-        ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime). ``stuck``: in
-        progress, and the lease is over. ``cause``: why the handler was last started again. ``id``: the first
-        hex digits of the key's id. ``limit``: at most this many. Records that cannot be read are left out: a
-        warning of the logger ``twicesafe`` names them, and `stats` counts them.
+        ``since``, ``older_than``: when the record last changed (``"2h"``, or a datetime).
+        ``stuck``: in progress, but the lease has expired. ``cause``: why the handler was last
+        started again. ``id``: the first hex digits of the key's id. ``limit``: at most this many.
+        Records that cannot be read are left out: a warning of the logger ``twicesafe`` names them,
+        and `stats` counts them.
         """
         query = searching.Browsing(self._asked(conditions), limit, warn_of_unreadable)
         return self._each(query)
@@ -170,7 +174,7 @@ class AsyncInspection(OperatorFlows):
     async def count(self, *, up_to: int | None = None, **conditions: Unpack[Conditions]) -> int:
         """How many records meet the conditions of `records`.
 
-        ``up_to``: stop counting there; on a large store that is much quicker than counting all.
+        ``up_to``: stop counting at this number, which is much faster on a large store.
         """
         return await self._runtime.run(searching.count(self._asked(conditions), up_to))
 

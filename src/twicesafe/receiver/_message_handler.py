@@ -42,15 +42,15 @@ FINAL = (ParkedError, HeldError, FingerprintMismatchError)
 class _Described(abc.ABC, Generic[M, T]):
     @abc.abstractmethod
     def key(self, message: M) -> KeyLike:
-        """The message's key: its id, `Key.from_message(…)` or `Key.from_content(…)`."""
+        """Return the message's key: its id, `Key.from_message(…)` or `Key.from_content(…)`."""
 
     def fingerprint(self, message: M) -> object:
-        """What must be equal in every delivery; None: no check. Default: the whole message."""
+        """Return what must be equal in every delivery; None: no check. Default: the whole message."""
         return message
 
     def recover(self, message: M, error: Exception, attempt: int) -> Retry | DeadLetter:
-        """For `deliver`: what follows a failed attempt. By default a retry with the policy's
-        back-off; the last attempt (`max_attempts`) is always a dead letter."""
+        """For `deliver`: decide what follows a failed attempt. By default a retry with the policy's
+        back-off. After the last attempt (`max_attempts`) the message is always a dead letter."""
         return Retry()
 
     def _call_for(self, receiver: Any, handle: Any, message: M) -> Call:
@@ -85,9 +85,9 @@ class MessageHandler(_Described[M, T]):
         held. The error is raised afterwards."""
 
     def deliver(self, message: M) -> Verdict[T]:
-        """Handle a message of your own consumer loop, and say what to tell the broker.
+        """Handle a message of your own consumer loop; the verdict says what to tell the broker.
 
-        "ack" is said only when the record is durable. Sending dead letters is up to the loop: the
+        The verdict is "ack" only when the record is durable. Your loop sends the dead letters: the
         method `dead_letter` is not called.
         """
         make = functools.partial(self._call_for, self.receiver, self.handle, message)
@@ -123,9 +123,9 @@ class AsyncMessageHandler(_Described[M, T]):
         held. The error is raised afterwards."""
 
     async def deliver(self, message: M) -> Verdict[T]:
-        """Handle a message of your own consumer loop, and say what to tell the broker.
+        """Handle a message of your own consumer loop; the verdict says what to tell the broker.
 
-        "ack" is said only when the record is durable. Sending dead letters is up to the loop: the
+        The verdict is "ack" only when the record is durable. Your loop sends the dead letters: the
         method `dead_letter` is not called.
         """
         make = functools.partial(self._call_for, self.receiver, self.handle, message)

@@ -70,15 +70,15 @@ class Operators(OperatorFlows):
     ) -> None:
         """Record this value as the answer. ``returns``: its type, if it is not plain data.
 
-        Kept for this receiver's retention from now, and never shorter than before. ``fence``: only if
-        the record still has the fence that you saw (`Record.fence`).
+        The record is kept for this receiver's retention, counted from now, and never shorter than
+        before. ``fence``: only if the record still has the fence that you saw (`Record.fence`).
         """
         self._runtime.run(self._resolve(self.key(key), value, by, why, returns, fence))
 
     def forget(self, key: KeyLike, *, by: str = "forget", why: str = "") -> None:
         """Erase the result and the key text; a late duplicate still does not run again.
 
-        The record is kept for this receiver's retention from now, and never shorter than before.
+        The record is kept for this receiver's retention, counted from now, and never shorter than before.
         """
         self._runtime.run(self._forget(self.key(key), by, why))
 
@@ -98,12 +98,12 @@ class Operators(OperatorFlows):
         by: str | None = None,
         why: str = "",
     ) -> ReencryptReport:
-        """Encrypt recorded answers with the first key of the policy's key ring, newest first, and the arguments,
-        steps and signals of durable runs that no worker has now.
+        """Encrypt recorded answers with the first key of the policy's key ring, newest first, and
+        the arguments, steps and signals of durable runs that no worker is running.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. ``by``, ``why``: if anything was rewritten, the audit log gets one entry for the whole call. It may
-        run during deliveries: an answer that changes meanwhile is left alone.
+        to continue. ``by``, ``why``: for the audit log, which gets one entry for the whole call if anything was rewritten.
+        It may run during deliveries: an answer that changes meanwhile is left alone.
         """
         return self._runtime.run(self._reencrypt(limit, after, by, why))
 
@@ -190,15 +190,15 @@ class AsyncOperators(OperatorFlows):
     ) -> None:
         """Record this value as the answer. ``returns``: its type, if it is not plain data.
 
-        Kept for this receiver's retention from now, and never shorter than before. ``fence``: only if
-        the record still has the fence that you saw (`Record.fence`).
+        The record is kept for this receiver's retention, counted from now, and never shorter than
+        before. ``fence``: only if the record still has the fence that you saw (`Record.fence`).
         """
         await self._runtime.run(self._resolve(self.key(key), value, by, why, returns, fence))
 
     async def forget(self, key: KeyLike, *, by: str = "forget", why: str = "") -> None:
         """Erase the result and the key text; a late duplicate still does not run again.
 
-        The record is kept for this receiver's retention from now, and never shorter than before.
+        The record is kept for this receiver's retention, counted from now, and never shorter than before.
         """
         await self._runtime.run(self._forget(self.key(key), by, why))
 
@@ -218,12 +218,12 @@ class AsyncOperators(OperatorFlows):
         by: str | None = None,
         why: str = "",
     ) -> ReencryptReport:
-        """Encrypt recorded answers with the first key of the policy's key ring, newest first, and the arguments,
-        steps and signals of durable runs that no worker has now.
+        """Encrypt recorded answers with the first key of the policy's key ring, newest first, and
+        the arguments, steps and signals of durable runs that no worker is running.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. ``by``, ``why``: if anything was rewritten, the audit log gets one entry for the whole call. It may
-        run during deliveries: an answer that changes meanwhile is left alone.
+        to continue. ``by``, ``why``: for the audit log, which gets one entry for the whole call if anything was rewritten.
+        It may run during deliveries: an answer that changes meanwhile is left alone.
         """
         return await self._runtime.run(self._reencrypt(limit, after, by, why))
 

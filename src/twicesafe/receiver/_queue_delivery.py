@@ -48,7 +48,7 @@ def policy_for_redelivery(policy: Policy, what: str) -> Policy:
     if policy.outage == "run":
         raise ConfigurationError(
             f"outage='run' is not for {what}: while the store is down, the broker keeps the "
-            "message, so nothing is gained by running it unprotected; use outage='refuse'"
+            "message, so there is no need to run it unprotected; use outage='refuse'"
         )
     return policy.replace(in_flight="reject")
 

@@ -131,7 +131,9 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
         key: Callable[[M], KeyLike],
         concurrency: int = 1,
     ) -> list[Outcome[T] | Failure]:
-        """One outcome or failure per message, in order. One failure does not affect the others."""
+        """Handle many messages; returns one outcome or failure per message, in order. A failure
+        does not affect the others.
+        """
         profile = profile_of(handler)
         if profile.problem:
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
@@ -292,7 +294,9 @@ class AsyncReceiver(
         key: Callable[[M], KeyLike],
         concurrency: int = 1,
     ) -> list[Outcome[T] | Failure]:
-        """One outcome or failure per message, in order. One failure does not affect the others."""
+        """Handle many messages; returns one outcome or failure per message, in order. A failure
+        does not affect the others.
+        """
         profile = profile_of(handler)
         if profile.problem == "generator":
             raise refuse_generator(handler)

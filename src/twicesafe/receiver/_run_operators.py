@@ -31,8 +31,8 @@ class RunOperators(OperatorFlows):
     ) -> bool:
         """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
 
-        True: kept. False: there is a value already, which stays, or the run is over. ``returns``: the
-        type of the value, if it is not plain data. ``by`` and ``why``: an operator's, for the audit trail.
+        Returns True if the value was kept, False if the run has ended or already has a value of this name, which stays.
+        ``returns``: the type of the value, if it is not plain data. ``by`` and ``why``: for the audit trail, if an operator sends it.
         """
         return self._runtime.run(self._signal(self.key(key), name, value, returns, by, why))  # type: ignore[no-any-return]
 
@@ -47,7 +47,7 @@ class RunOperators(OperatorFlows):
         fence: int | None = None,
         returns: Any = Any,
     ) -> None:
-        """Record by hand a step of a held or parked run that cannot be done, and let the run continue.
+        """Record a step of a held or parked run by hand, and let the run continue.
 
         In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
         result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:
@@ -86,8 +86,8 @@ class AsyncRunOperators(OperatorFlows):
     ) -> bool:
         """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
 
-        True: kept. False: there is a value already, which stays, or the run is over. ``returns``: the
-        type of the value, if it is not plain data. ``by`` and ``why``: an operator's, for the audit trail.
+        Returns True if the value was kept, False if the run has ended or already has a value of this name, which stays.
+        ``returns``: the type of the value, if it is not plain data. ``by`` and ``why``: for the audit trail, if an operator sends it.
         """
         return await self._runtime.run(self._signal(self.key(key), name, value, returns, by, why))  # type: ignore[no-any-return]
 
@@ -102,7 +102,7 @@ class AsyncRunOperators(OperatorFlows):
         fence: int | None = None,
         returns: Any = Any,
     ) -> None:
-        """Record by hand a step of a held or parked run that cannot be done, and let the run continue.
+        """Record a step of a held or parked run by hand, and let the run continue.
 
         In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
         result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:

@@ -59,7 +59,7 @@ class _StepsBase:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt of the run; suspensions do not count."""
+        """The number of this attempt; suspensions do not count."""
         return self._state.claim.attempt
 
     @property
@@ -145,7 +145,7 @@ class _StepsBase:
     ) -> StepCall:
         if self._options.probe is not None:
             raise UsageError(
-                "probe= has no effect on steps.transact, because its effect and its record are committed "
+                "probe= has no effect on steps.transact, because the effect and the record commit "
                 "together; remove it",
                 key=self.key,
             )
@@ -192,10 +192,10 @@ class Steps(_StepsBase):
         undo: Callable[[T], Any] | None = None,
         **kwargs: Any,
     ) -> T:
-        """``function(*args, **kwargs)``, once: on every resume the recorded result is returned.
+        """Run ``function(*args, **kwargs)`` once and record its result. Every resume gets the recorded result.
 
-        ``undo``: called with the result if the whole run fails. Inside the function `current_key()` is
-        derived from the step's name.
+        ``undo``: called with the result if the whole run fails. Inside the function, `current_key()` is
+        derived from the run's key and the step's name.
         """
         value: T = self._take(self._call(name, function, args, kwargs, undo))
         return value
@@ -210,12 +210,12 @@ class Steps(_StepsBase):
         undo: Callable[[T], Any] | None = None,
         **kwargs: Any,
     ) -> T:
-        """``function(connection, *args, **kwargs)``: its effect and the step's record in one transaction.
+        """Run ``function(connection, *args, **kwargs)`` and record the step, in one transaction.
 
-        The connection must be idle, and connected to the database of the receiver. The transaction is
-        begun and committed here, and rolled back if the function raises. A function that commits or rolls
-        back itself raises `AtomicityBrokenError`, and the run is held. ``undo`` as in `run`; it runs after
-        that transaction.
+        The connection must be idle, and connected to the receiver's database. This method begins the
+        transaction, commits it, and rolls it back if the function raises. If the function itself commits
+        or rolls back, this raises `AtomicityBrokenError`, and the run is held. ``undo`` works as in `run`;
+        it runs outside this transaction.
         """
         from .._runtime.step_transaction import StepTransaction
 
@@ -225,31 +225,32 @@ class Steps(_StepsBase):
     def capture(
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """The value of a function that would differ on a resume, recorded at its first call."""
+        """Call a function whose value would differ on a resume, once, and record the value."""
         run = functools.partial(function, *args, **kwargs)
         return cast("T", self._take(self._captured(name, run, _profile(function).declared)))
 
     def now(self, name: str = "now") -> datetime:
-        """The time of the first call, in UTC: the same on every resume."""
+        """Return the time of the first call, in UTC: the same on every resume."""
         return cast("datetime", self._take(self._captured(name, _now, datetime)))
 
     def uuid(self, name: str = "uuid") -> uuid.UUID:
-        """A random UUID: the same on every resume."""
+        """Return a random UUID: the same on every resume."""
         return cast("uuid.UUID", self._take(self._captured(name, uuid.uuid4, uuid.UUID)))
 
     def random(self, name: str = "random") -> float:
-        """A random number from 0 to 1: the same on every resume."""
+        """Return a random number from 0 to 1: the same on every resume."""
         return cast("float", self._take(self._captured(name, random.random, float)))
 
     def sleep(self, name: str, duration: Duration) -> None:
-        """Sleep this long, counted from the first call. Longer than the policy's ``wait``: no worker waits.
+        """Sleep this long, counted from the first call.
 
-        The run is then suspended: your function ends here, and begins again when the sleep is over.
+        A sleep longer than the policy's ``wait`` suspends the run: your function ends here, and starts
+        again from its first line when the sleep is over.
         """
         _value(self._runtime.run(waits.sleep(self._state, name, seconds(duration, "duration"))))
 
     def wait(self, name: str, *, timeout: Duration | None = None, returns: Any = Any) -> Any:
-        """The value that `receiver.signal` sent under this name; None: none came within ``timeout``.
+        """Wait for the value that `receiver.signal` sends under this name; None if none came within ``timeout``.
 
         A wait longer than the policy's ``wait`` suspends the run. ``returns``: the type of the value.
         """
@@ -257,7 +258,7 @@ class Steps(_StepsBase):
         return _value(self._runtime.run(waits.wait(self._state, name, limit, returns)))
 
     def abort(self, reason: str) -> NoReturn:
-        """End the run: everything that was done with an ``undo`` is undone, then `CompensatedError`."""
+        """End the run: undo every step that has an ``undo``, then raise `CompensatedError`."""
         self._abort(reason)
 
     def _take(self, call: StepCall) -> Any:
@@ -278,10 +279,10 @@ class AsyncSteps(_StepsBase):
         undo: Callable[[T], Any] | None = None,
         **kwargs: Any,
     ) -> T:
-        """``await function(*args, **kwargs)``, once: on every resume the recorded result is returned.
+        """Await ``function(*args, **kwargs)`` once and record its result. Every resume gets the recorded result.
 
-        ``undo``: called with the result if the whole run fails. Inside the function `current_key()` is
-        derived from the step's name.
+        ``undo``: called with the result if the whole run fails. Inside the function, `current_key()` is
+        derived from the run's key and the step's name.
         """
         value: T = await self._take(self._call(name, function, args, kwargs, undo))
         return value
@@ -296,12 +297,12 @@ class AsyncSteps(_StepsBase):
         undo: Callable[[T], Any] | None = None,
         **kwargs: Any,
     ) -> T:
-        """``await function(connection, *args, **kwargs)``: its effect and the step's record in one transaction.
+        """Await ``function(connection, *args, **kwargs)`` and record the step, in one transaction.
 
-        The connection must be idle, and connected to the database of the receiver. The transaction is
-        begun and committed here, and rolled back if the function raises. A function that commits or rolls
-        back itself raises `AtomicityBrokenError`, and the run is held. ``undo`` as in `run`; it runs after
-        that transaction.
+        The connection must be idle, and connected to the receiver's database. This method begins the
+        transaction, commits it, and rolls it back if the function raises. If the function itself commits
+        or rolls back, this raises `AtomicityBrokenError`, and the run is held. ``undo`` works as in `run`;
+        it runs outside this transaction.
         """
         from .._runtime.step_transaction import AsyncStepTransaction
 
@@ -313,26 +314,27 @@ class AsyncSteps(_StepsBase):
     async def capture(
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """The value of a function that would differ on a resume, recorded at its first call."""
+        """Call a function whose value would differ on a resume, once, and record the value."""
         run = functools.partial(function, *args, **kwargs)
         return cast("T", await self._take(self._captured(name, run, _profile(function).declared)))
 
     async def now(self, name: str = "now") -> datetime:
-        """The time of the first call, in UTC: the same on every resume."""
+        """Return the time of the first call, in UTC: the same on every resume."""
         return cast("datetime", await self._take(self._captured(name, _now, datetime)))
 
     async def uuid(self, name: str = "uuid") -> uuid.UUID:
-        """A random UUID: the same on every resume."""
+        """Return a random UUID: the same on every resume."""
         return cast("uuid.UUID", await self._take(self._captured(name, uuid.uuid4, uuid.UUID)))
 
     async def random(self, name: str = "random") -> float:
-        """A random number from 0 to 1: the same on every resume."""
+        """Return a random number from 0 to 1: the same on every resume."""
         return cast("float", await self._take(self._captured(name, random.random, float)))
 
     async def sleep(self, name: str, duration: Duration) -> None:
-        """Sleep this long, counted from the first call. Longer than the policy's ``wait``: no worker waits.
+        """Sleep this long, counted from the first call.
 
-        The run is then suspended: your function ends here, and begins again when the sleep is over.
+        A sleep longer than the policy's ``wait`` suspends the run: your function ends here, and starts
+        again from its first line when the sleep is over.
         """
         flow = waits.sleep(self._state, name, seconds(duration, "duration"))
         _value(await self._runtime.run(flow))
@@ -344,7 +346,7 @@ class AsyncSteps(_StepsBase):
         timeout: Duration | None = None,  # noqa: ASYNC109 - it is kept with the wait, across processes
         returns: Any = Any,
     ) -> Any:
-        """The value that `receiver.signal` sent under this name; None: none came within ``timeout``.
+        """Wait for the value that `receiver.signal` sends under this name; None if none came within ``timeout``.
 
         A wait longer than the policy's ``wait`` suspends the run. ``returns``: the type of the value.
         """
@@ -352,7 +354,7 @@ class AsyncSteps(_StepsBase):
         return _value(await self._runtime.run(waits.wait(self._state, name, limit, returns)))
 
     async def abort(self, reason: str) -> NoReturn:
-        """End the run: everything that was done with an ``undo`` is undone, then `CompensatedError`."""
+        """End the run: undo every step that has an ``undo``, then raise `CompensatedError`."""
         self._abort(reason)
 
     async def _take(self, call: StepCall) -> Any:

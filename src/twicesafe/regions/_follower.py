@@ -63,7 +63,9 @@ class Follower(_Following):
     def open(
         cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
     ) -> Self:
-        """``name``: of the source, as the target remembers it; default: its URL without secrets."""
+        """``name``: the name of the source, under which the target keeps the progress; default: its
+        URL without secrets.
+        """
         with ExitStack() as stack:
             stores = opened(stack, source), opened(stack, target)
             follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
@@ -72,11 +74,11 @@ class Follower(_Following):
         return follower
 
     def once(self, tell: Callable[[int], None] | None = None) -> Copied:
-        """One pass: everything that the source recorded before it began is in the target when it ends."""
+        """Run one pass: when it ends, the target has everything that the source recorded before it began."""
         return perform(self._pass(tell), self._stores)
 
     def lag(self) -> float | None:
-        """Seconds since the last whole pass began; None: there was none. Needs only the target."""
+        """Return the seconds since the last complete pass began; None: there was none. Needs only the target."""
         return perform(lag_of(self.name), self._stores)
 
     def run(
@@ -85,7 +87,7 @@ class Follower(_Following):
         *,
         tell: Callable[[Copied | StoreUnavailableError], None] | None = None,
     ) -> None:
-        """Pass after pass, until `stop`. While a store does not answer, it tries again, and less often."""
+        """Run pass after pass, until `stop`. While a store does not answer, it retries, with growing pauses."""
         pause = rest = _pause(every)
         while not self._stopped.is_set():
             try:
@@ -99,7 +101,7 @@ class Follower(_Following):
                 return
 
     def stop(self) -> None:
-        """End `run` after the pass that runs now. From any thread."""
+        """End `run` after the current pass. Call it from any thread."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -126,18 +128,20 @@ class AsyncFollower(_Following):
     def open(
         cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
     ) -> Self:
-        """``name``: of the source, as the target remembers it; default: its URL without secrets."""
+        """``name``: the name of the source, under which the target keeps the progress; default: its
+        URL without secrets.
+        """
         stores = open_async_store(source), open_async_store(target)
         follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
         follower._owned = stores
         return follower
 
     async def once(self, tell: Callable[[int], None] | None = None) -> Copied:
-        """One pass: everything that the source recorded before it began is in the target when it ends."""
+        """Run one pass: when it ends, the target has everything that the source recorded before it began."""
         return await perform_async(self._pass(tell), self._stores)
 
     async def lag(self) -> float | None:
-        """Seconds since the last whole pass began; None: there was none. Needs only the target."""
+        """Return the seconds since the last complete pass began; None: there was none. Needs only the target."""
         return await perform_async(lag_of(self.name), self._stores)
 
     async def run(
@@ -146,7 +150,7 @@ class AsyncFollower(_Following):
         *,
         tell: Callable[[Copied | StoreUnavailableError], None] | None = None,
     ) -> None:
-        """Pass after pass, until `stop`. While a store does not answer, it tries again, and less often."""
+        """Run pass after pass, until `stop`. While a store does not answer, it retries, with growing pauses."""
         pause = rest = _pause(every)
         while not self._stopped.is_set():
             try:
@@ -162,7 +166,7 @@ class AsyncFollower(_Following):
                 continue
 
     def stop(self) -> None:
-        """End `run` after the pass that runs now. On the event loop."""
+        """End `run` after the current pass. Call it on the event loop."""
         self._stopped.set()
 
     async def close(self) -> None:

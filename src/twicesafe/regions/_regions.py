@@ -1,4 +1,4 @@
-"""Regions: each key has a home region, which alone starts work for it; another one can take over.
+"""Regions: only the home region of a key starts work for it; another region can take over.
 
 regions = Regions.open(
     {"eu": "postgresql://eu/shop", "us": "postgresql://us/shop"}, register="etcd://quorum:2379/twicesafe"
@@ -84,7 +84,7 @@ class Regions(RegionsBase[Store]):
         return Follower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
 
     def fail_over(self, home: str, to: str, *, max_lag: Duration | None = None) -> Epoch:
-        """Let another region serve the keys of this home, although the old one may not be reachable.
+        """Let another region serve the keys of this home, even if the old one cannot be reached.
 
         Refused if the lag of the copies is unknown, or longer than ``max_lag``. From then on the new
         region holds, runs or asks about (`unknown`) every key in doubt.
@@ -94,11 +94,11 @@ class Regions(RegionsBase[Store]):
         return perform(fail_over(move, most), self._places(to, to))
 
     def switch(self, home: str, to: str) -> Epoch:
-        """Let another region serve the keys of this home; both are up. Nothing will be in doubt, but
-        work that the old region still does.
+        """Let another region serve the keys of this home, while both are up. Only work that the old region
+        is still doing will be in doubt.
 
-        No region starts work for `lease` + `skew` seconds and one pass of copying. Also the way back
-        after a failover, once it is settled.
+        No region starts work for `lease` + `skew` seconds and one pass of copying. Use it also to move back
+        after a failover, once that is settled.
         """
         source = self._current(home).region
         return perform(switch(self._move(home, to, source)), self._places(source, to))
@@ -115,8 +115,8 @@ class Regions(RegionsBase[Store]):
         return perform(settle(move, lost), self._places(source, epoch.region))
 
     def status(self) -> list[RegionStatus]:
-        """One for each home. Needs the register, and the stores of the regions that serve. The lag of a region
-        whose store does not answer is unknown."""
+        """Return one status for each home. Needs the register, and the stores of the regions that serve.
+        The lag of a region whose store does not answer is unknown."""
         found = []
         for home, epoch in perform(self._epochs(), {REGISTER: self._register}).items():
             others = [other for other in self._stores if other != epoch.region]
@@ -133,7 +133,7 @@ class Regions(RegionsBase[Store]):
             return None, 0
 
     def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
-        """The records of this region that were in doubt, newest first."""
+        """Return the records of this region that were in doubt, newest first."""
         return perform(list_doubts(limit), {HERE: self._stores[self._region(region)]})
 
     def _current(self, home: str) -> Epoch:
@@ -178,7 +178,7 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         return AsyncFollower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
 
     async def fail_over(self, home: str, to: str, *, max_lag: Duration | None = None) -> Epoch:
-        """Let another region serve the keys of this home, although the old one may not be reachable.
+        """Let another region serve the keys of this home, even if the old one cannot be reached.
 
         Refused if the lag of the copies is unknown, or longer than ``max_lag``. From then on the new
         region holds, runs or asks about (`unknown`) every key in doubt.
@@ -188,11 +188,11 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         return await perform_async(fail_over(move, most), self._places(to, to))
 
     async def switch(self, home: str, to: str) -> Epoch:
-        """Let another region serve the keys of this home; both are up. Nothing will be in doubt, but
-        work that the old region still does.
+        """Let another region serve the keys of this home, while both are up. Only work that the old region
+        is still doing will be in doubt.
 
-        No region starts work for `lease` + `skew` seconds and one pass of copying. Also the way back
-        after a failover, once it is settled.
+        No region starts work for `lease` + `skew` seconds and one pass of copying. Use it also to move back
+        after a failover, once that is settled.
         """
         source = (await self._current(home)).region
         move = self._move(home, to, source)
@@ -210,8 +210,8 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         return await perform_async(settle(move, lost), self._places(source, epoch.region))
 
     async def status(self) -> list[RegionStatus]:
-        """One for each home. Needs the register, and the stores of the regions that serve. The lag of a region
-        whose store does not answer is unknown."""
+        """Return one status for each home. Needs the register, and the stores of the regions that serve.
+        The lag of a region whose store does not answer is unknown."""
         found = []
         epochs = await perform_async(self._epochs(), {REGISTER: self._register})
         for home, epoch in epochs.items():
@@ -229,7 +229,7 @@ class AsyncRegions(RegionsBase[AsyncStore]):
             return None, 0
 
     async def in_doubt(self, region: str, *, limit: int = 1000) -> list[Record]:
-        """The records of this region that were in doubt, newest first."""
+        """Return the records of this region that were in doubt, newest first."""
         return await perform_async(list_doubts(limit), {HERE: self._stores[self._region(region)]})
 
     async def _current(self, home: str) -> Epoch:

@@ -144,7 +144,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    """Loaded on first use: a program that opens a store by URL needs none of them."""
+    """Load a name on first use: a program that opens a store by URL needs none of them."""
     if name == "ThreadedStore":
         from ._threaded_store import ThreadedStore
 

@@ -108,7 +108,7 @@ class Store(_Described, abc.ABC):
     @classmethod
     @abc.abstractmethod
     def open(cls, url: str) -> Self:
-        """Connect; raises `ConfigurationError` or `StoreUnavailableError` that says what to do."""
+        """Connect. Raises `ConfigurationError` or `StoreUnavailableError`, which say what to do."""
 
     @classmethod
     def missing(cls, url: str) -> bool:
@@ -132,14 +132,14 @@ class Store(_Described, abc.ABC):
 
     @abc.abstractmethod
     def perform_many(self, requests: Sequence[Request]) -> list[Any]:
-        """Do many requests, in as few round trips as possible; a failed one has its error in its place."""
+        """Do many requests, in as few round trips as possible. The answer to a failed one is its error."""
 
     def recall(self, id: bytes) -> Claimed | None:  # noqa: A002
         """Look up the recorded answer, without a claim. None: this key is most likely new.
 
         A `Claimed` with the verdict REPLAY is the recorded answer; after any other verdict the caller
         makes a claim. Only with ``recalls``: it saves a claim for every repeat. It never waits and
-        never raises: the claim that follows reports what is wrong.
+        never raises: the claim that follows reports the problem.
         """
         return None
 
@@ -169,9 +169,9 @@ class Store(_Described, abc.ABC):
         return []
 
     def migrate(self, tell: Progress = None) -> list[str]:
-        """Bring the schema up to date and say what was done.
+        """Bring the schema up to date; returns what was done.
 
-        `open` creates what is missing, unless migrate=false. Only this makes changes that nodes of an
+        `open` creates what is missing, unless migrate=false. Only this method makes changes that nodes of an
         older version cannot work with.
         """
         return []

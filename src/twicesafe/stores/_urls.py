@@ -82,8 +82,8 @@ _HIDDEN_KEYS: Final = "hidden_keys="
 
 
 def plain_url(url: str) -> str:
-    """The URL as the store's class gets it: without SQLAlchemy's driver, so that both libraries can use the
-    same URL, and without the option ``hidden_keys``."""
+    """The URL as the store's class gets it: without the driver in a SQLAlchemy URL, so that both libraries
+    can use the same URL, and without the option ``hidden_keys``."""
     url = _parted(url)[0]
     scheme, colon, rest = url.partition(":")
     base, _, driver = scheme.partition("+")

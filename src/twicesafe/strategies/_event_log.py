@@ -296,7 +296,7 @@ class EventLog(_Log):
         limit: int = 1000,
         declared: Any = Any,
     ) -> list[Event]:
-        """Events of one stream after this version, in order."""
+        """Return the events of one stream after this version, in order."""
         mine = of(connection)
         mine.check()
         return mine.run(self._read(mine, stream, after, limit, declared))
@@ -335,7 +335,7 @@ class AsyncEventLog(_Log):
         limit: int = 1000,
         declared: Any = Any,
     ) -> list[Event]:
-        """Events of one stream after this version, in order."""
+        """Return the events of one stream after this version, in order."""
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._read(mine, stream, after, limit, declared))

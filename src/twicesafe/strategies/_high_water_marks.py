@@ -80,13 +80,13 @@ class HighWaterMarks(_Marks):
         mine.run(create(mine, self.table, self.schema(mine.dialect)))
 
     def advance(self, connection: Any, producer: str, sequence: int) -> bool:
-        """True: this is new and the mark is raised to it. False: it was done before."""
+        """Return True if this is new, and raise the mark to it; False if it was done before."""
         mine = of(connection)
         mine.check()
         return mine.run(self._advance(mine, producer, sequence))
 
     def at(self, connection: Any, producer: str) -> int | None:
-        """The highest sequence that was done; None: none yet."""
+        """Return the highest sequence that was done; None: none yet."""
         mine = of(connection)
         mine.check()
         return mine.run(self._at(mine, producer))
@@ -102,13 +102,13 @@ class AsyncHighWaterMarks(_Marks):
         await mine.run(create(mine, self.table, self.schema(mine.dialect)))
 
     async def advance(self, connection: Any, producer: str, sequence: int) -> bool:
-        """True: this is new and the mark is raised to it. False: it was done before."""
+        """Return True if this is new, and raise the mark to it; False if it was done before."""
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._advance(mine, producer, sequence))
 
     async def at(self, connection: Any, producer: str) -> int | None:
-        """The highest sequence that was done; None: none yet."""
+        """Return the highest sequence that was done; None: none yet."""
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._at(mine, producer))

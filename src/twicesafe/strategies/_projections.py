@@ -107,7 +107,7 @@ class Projection(_Follower):
         self._log, self._apply = log, apply
 
     def advance(self, connection: Any, limit: int = 100) -> int:
-        """Apply the next events, in order; returns how many. Fewer than `limit`: it is up to date."""
+        """Apply the next events, in order; returns how many. If that is fewer than `limit`, it is up to date."""
         mine = of(connection)
         mine.check()
         events = mine.run(self._next(mine, limit))
@@ -144,7 +144,7 @@ class AsyncProjection(_Follower):
         self._log, self._apply = log, apply
 
     async def advance(self, connection: Any, limit: int = 100) -> int:
-        """Apply the next events, in order; returns how many. Fewer than `limit`: it is up to date."""
+        """Apply the next events, in order; returns how many. If that is fewer than `limit`, it is up to date."""
         mine = async_of(connection)
         await mine.check()
         events = await mine.run(self._next(mine, limit))

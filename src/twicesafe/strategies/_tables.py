@@ -94,7 +94,7 @@ class Table(_Named):
     """One of your tables, for blocking connections."""
 
     def insert_once(self, connection: Any, row: Mapping[str, Any]) -> bool:
-        """Insert the row, unless there is one with this key. True: it was inserted."""
+        """Insert the row, unless there is one with this key. Returns True if it was inserted."""
         mine = of(connection)
         mine.check()
         return mine.run(self._insert_once(mine, row))
@@ -102,7 +102,9 @@ class Table(_Named):
     def update_if_version(
         self, connection: Any, key: Any, values: Mapping[str, Any], *, version: int
     ) -> bool:
-        """Set values and raise the version by one. False: it has another version, or does not exist."""
+        """Set values and raise the version by one. Returns False if the row has another version, or
+        does not exist.
+        """
         mine = of(connection)
         mine.check()
         return mine.run(self._update_if_version(mine, key, values, version))
@@ -118,7 +120,7 @@ class AsyncTable(_Named):
     """The async version of `Table`."""
 
     async def insert_once(self, connection: Any, row: Mapping[str, Any]) -> bool:
-        """Insert the row, unless there is one with this key. True: it was inserted."""
+        """Insert the row, unless there is one with this key. Returns True if it was inserted."""
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._insert_once(mine, row))
@@ -126,7 +128,9 @@ class AsyncTable(_Named):
     async def update_if_version(
         self, connection: Any, key: Any, values: Mapping[str, Any], *, version: int
     ) -> bool:
-        """Set values and raise the version by one. False: it has another version, or does not exist."""
+        """Set values and raise the version by one. Returns False if the row has another version, or
+        does not exist.
+        """
         mine = async_of(connection)
         await mine.check()
         return await mine.run(self._update_if_version(mine, key, values, version))

@@ -266,8 +266,8 @@ class _ConsumerLoop:
             self._rest(delivery, REST.delay(6, 0))
 
     def _tell_silent(self, error: Exception | None, wait: float) -> None:
-        """The message is not to blame, and is retried until the cause is gone: an operator must know. In
-        lease mode the requests of the flow itself tell of a store that fails."""
+        """The message is not to blame, and is retried until the cause is gone, so an operator must know. In lease
+        mode the flow's own requests already report a store that fails."""
         silent = UsageError if self.state.leases else (UsageError, StoreError)
         if isinstance(error, silent):
             self.outage.tell("delivery", error, wait)

@@ -6,8 +6,8 @@ message of a lane may start. A message that *rests* after a failed attempt keeps
 ones of its lane wait, and all other lanes continue.
 
 A *suspect* is a message whose last worker died while it ran. It starts only when nothing else runs in
-this process, and nothing else starts while it runs. So if it kills the process again, no other message
-is counted for its sake.
+this process, and nothing else starts while it runs. So if it kills the process again, no attempt of
+another message is counted.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Intake:
         return bool(self._ready) and self.running < concurrency
 
     def wake(self, now: float) -> None:
-        """Rests that are over end."""
+        """Let messages start again whose pause has ended."""
         while self._rests and self._rests[0][0] <= now:
             _, number = heapq.heappop(self._rests)
             delivery = self.held.get(number)
@@ -139,12 +139,12 @@ class Intake:
         self._alone = delivery
 
     def done(self, delivery: Delivery) -> None:
-        """It is settled, or not ours any more: the next one of its lane may start."""
+        """It is settled, or no longer ours: the next message of its lane may start."""
         self._stops(delivery, "done")
         self._drop(delivery)
 
     def drop_waiting(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Forget those of these messages that do not run; returns them."""
+        """Forget and return those of these messages that are not running."""
         idle = [one for one in deliveries if one.state != "running"]
         for delivery in idle:
             self.resting -= delivery.state == "resting"

@@ -2,7 +2,7 @@
 
 Kafka keeps one number per partition and group: all messages before it are done. So a message that
 is done early waits, uncommitted, until every message before it is done. Only the unsettled offsets
-are kept. One message that is retried for hours therefore holds back the commit, but no memory grows.
+are kept. So a message that is retried for hours holds back the commit, but memory does not grow.
 
     fetched   5 6 7 8 9
     settled     6 7   9      →  commit nothing: 5 is not done
@@ -10,7 +10,7 @@ are kept. One message that is retried for hours therefore holds back the commit,
 
 A `Prefix` belongs to one assignment of one partition. When the partition is taken away, or when its log
 goes back (an unclean election cut it), the prefix is closed. Settling a message of a closed prefix
-changes nothing, so a late worker never commits for a partition that is not ours any more.
+changes nothing, so a late worker never commits for a partition that is no longer ours.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Prefix:
         return True
 
     def settle(self, offset: int) -> None:
-        """This message is done; a repeat of that changes nothing."""
+        """Mark this message as done. Doing it twice changes nothing."""
         self._unsettled.pop(offset, None)
 
     def due(self) -> int | None:
-        """What to commit: the offset of the first message that is not done; None: nothing new."""
+        """The offset to commit: that of the first message that is not done; None: nothing new."""
         if not self.is_open or self._next is None:
             return None
         first = next(iter(self._unsettled), self._next)

@@ -1,8 +1,8 @@
 """Settling with the broker: acknowledge, give back, extend, and release partitions that were taken away.
 
-Nothing is decided here about a message. What the flow has decided is collected, and sent together: an
-acknowledgement may wait `TOGETHER` seconds for others while messages are being handled. What the
-broker does not take is kept and tried again; what is given back and not taken comes again by itself.
+Nothing is decided here. The flow's decisions are collected and sent together: while messages are being handled, an
+acknowledgement may wait `TOGETHER` seconds for others. An acknowledgement that the broker does not accept is kept and
+sent again. A message that could not be given back is redelivered by the broker.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 A repeat whose recorded answer cannot be read is a repeat of what is done, or of what failed for good. If
 it were tried again until the record expires, the work would run again.
 
-`ack` is said only of work whose record is durable. An error that is not in the table is a failure for
+The verdict is `ack` only if the record is durable. An error that is not in the table is a failure for
 good: an unknown state must not loop.
 """
 

@@ -58,7 +58,7 @@ def _compiled(pattern: object, name: str) -> tuple[str | None, list[str] | None,
         shape.pop()
     if any("*" in segment and segment != "*" for segment in shape):
         raise ConfigurationError(
-            f"{name}: in the route {pattern!r} a * must be a whole segment, and ** the last one"
+            f"{name}: in the route {pattern!r} a * must be a whole segment, and ** the last segment"
         )
     return method or None, shape, rest
 

@@ -79,7 +79,7 @@ class RequestGuard(MessageFollower):
         for name, value in map(field, lines):
             if name in _ONCE:
                 if name in found:
-                    raise Ambiguous(f"{name.decode()} is there twice")
+                    raise Ambiguous(f"{name.decode()} is sent twice")
                 found[name] = value
             elif name == b"connection" and b"close" in _options(value):
                 self._is_last = True

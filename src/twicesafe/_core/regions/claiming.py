@@ -99,8 +99,9 @@ class Region:
         _keep(self.ran, owner, marked)
 
     def doubts(self, owner: bytes, epoch: Epoch, row: Row | None) -> bool:
-        """A claim that is sent again, as its reply was lost. It finds its own record, which no longer shows
-        what was there before: fences that are times are above the base at once."""
+        """For a claim that is sent again because its reply was lost. It finds its own record, which
+        no longer shows what was there before: a fence that is a time is above the base at once.
+        """
         if row is None or self.doubted.get(owner) != epoch.number:
             return False
         return not is_decided(epoch, row)

@@ -1,7 +1,7 @@
 """Settling: what the records of the region that served before say about keys that were in doubt here.
 
-An answer counts, unless there is one here. If both regions worked, the record says so. Work without an end may
-still go on there, so a key about which this region has not decided stays in doubt.
+An answer of the old region counts, unless there is one here. If both regions did the work, the record says so. Work
+that has not ended may still be running there, so a key about which this region has not decided stays in doubt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Near-duplicates: requests under different keys that probably mean the same. Advice, never a decision.
+"""Near-duplicates: requests under different keys that probably mean the same. It only reports them,
+and decides nothing.
 
 words     a text becomes values (amounts, numbers, dates, ids, names) and prose
 reading   a request becomes one digest of all its values, and a sketch of each piece of prose

@@ -22,7 +22,7 @@ __all__ = [
 
 
 class CompactedError(StoreUnavailableError):
-    """The revision that a request reads is gone: to repeat it does not help, to start anew does."""
+    """The revision that a request reads is gone: repeating the request does not help, starting again does."""
 
 
 class LeaseGoneError(StoreUnavailableError):
@@ -30,7 +30,7 @@ class LeaseGoneError(StoreUnavailableError):
 
 
 class NoSpaceError(StoreUnavailableError):
-    """The cluster accepts no writes until an operator makes room: to repeat a request does not help."""
+    """The cluster accepts no writes until an operator makes room: repeating a request does not help."""
 
 
 _SIZE: Final = (

@@ -45,7 +45,7 @@ class EtcdCall(msgspec.Struct):
 
 
 class Grant(msgspec.Struct):
-    """Have a new lease granted; requests that need one at the same time share it."""
+    """Ask for a new lease; requests that need one at the same time share it."""
 
     ms: int
     seconds: int

@@ -1,8 +1,8 @@
 """The bytes of a transaction, as Protocol Buffers has them.
 
-Every claim and every completion is a transaction. To build its message, with a message for each comparison and each
-operation, took protobuf a tenth of the client's time. So the few fields that ours have are put together here; a test
-compares the bytes with those of `messages`. Replies, and all other requests, are messages.
+Every claim and every completion is a transaction. Protobuf took a tenth of the client's time to build its message, which
+contains a message for each comparison and each operation. So its few fields are encoded here; a test compares the bytes
+with those of `messages`. Replies and all other requests use the messages.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def is_cursor(call: DriverCall) -> bool:
 
 
 def checked(settings: Settings) -> Settings:
-    """Refuse what the driver would only warn of: an option that it does not know, or a wrong value."""
+    """Refuse what the driver would only warn about: an unknown option, or a wrong value."""
     from pymongo.errors import PyMongoError
     from pymongo.uri_parser import split_options
 

@@ -169,7 +169,7 @@ class GenerationSweep(PostgresPrograms):
     # -- look ---------------------------------------------------------------------------------
 
     def _is_worth_a_look(self, generation: int) -> Program[bool]:
-        """Whether few enough records are needed, by a sample. If not, set the time of the next sample."""
+        """Estimate from a sample whether few enough records must be kept. If not, set the time of the next sample."""
         part = self._part(generation)
         pages, now = (yield Query(f"SELECT {_pages(part)}, {self._now}"))[0]
         share = min(100.0, 100.0 * SAMPLE / max(1, pages))

@@ -86,7 +86,7 @@ class DueIndex(KeySearch):
         function: bytes = b"",
         repeatable: bool = True,
     ) -> Generator[Any, Any, Any]:
-        """Call a script that writes a run, and see that the index knows. Its reply.
+        """Call a script that writes a run, make sure that the index has it, and return the script's reply.
 
         `due_in`: what the reply says about when to look; None: nothing. `more` follows the id and the
         time by which the call must come.

@@ -59,8 +59,9 @@ class KeyScans:
         """Decide how new records are written: compact if the store says so, or if it is new.
 
         Every version finds a record under the same name, and refuses one whose layout it does not
-        know. So this is not about safety: nodes of the first version shall not meet what they refuse.
-        A user that may not scan, or not write the mark, keeps the first layout.
+        know. So this is not needed for safety. It keeps nodes of the first version from meeting
+        records that they refuse. A user that may not scan, or not write the mark, keeps the first
+        layout.
         """
         with suppress(StoreError, ConfigurationError):
             (reply,) = yield [PlainCommand((b"GET", self._marker), self._marker)]

@@ -110,7 +110,7 @@ class Pool(Generic[C]):
             if left <= 0:
                 raise StoreUnavailableError(
                     f"all {self._most} connections were busy for {self._timeout:g} s; "
-                    "raise pool= in the URL, or find out what is slow"
+                    "raise pool= in the URL, or find what is slow"
                 )
             wakeup = threading.Lock()
             wakeup.acquire()

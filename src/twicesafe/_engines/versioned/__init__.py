@@ -1,4 +1,4 @@
-"""What stores share whose server compares a version, and no times: DynamoDB and MongoDB.
+"""What DynamoDB and MongoDB share: stores whose server compares versions and never times.
 
     record        a record with its version, and what an owner believes of it
     deciding      the requests: decide here, write if the version is still the same

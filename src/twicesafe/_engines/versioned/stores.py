@@ -1,4 +1,4 @@
-"""`Store` and `AsyncStore` of an engine with versions, as far as they are the same for all of them.
+"""The parts of `Store` and `AsyncStore` that all engines with versions share.
 
 An engine adds how it connects, how a call is sent, and how a batch is made of calls.
 """

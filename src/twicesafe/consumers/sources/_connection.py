@@ -5,8 +5,8 @@ connection is replaced, and that an outage is always a `BrokerUnavailableError`.
 failed is dropped, and the next call opens another one.
 
 A *receipt* is void when this consumer no longer holds its message: it is settled, another delivery has
-replaced it, or its connection, consumer or time is over. Settling a void receipt does nothing and is no
-error. The broker has redelivered the message, or will.
+replaced it, or its connection, consumer or time is over. Settling a void receipt does nothing and
+raises no error: the broker has redelivered the message, or will.
 """
 
 from __future__ import annotations

@@ -112,7 +112,9 @@ class JetStreamSource(ConnectionSource):
         return cls(theirs, start=start, **options)
 
     def hold_many(self) -> None:
-        """For one who wants to see all messages: a durable that is created now has no limit."""
+        """For the commands on dead letters, which must see all messages: a durable that is created
+        now has no limit.
+        """
         self._most_pending = -1
 
     # -- connection -------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class RabbitSource(ConnectionSource):
         return cls(theirs, **options)
 
     def hold_many(self) -> None:
-        """For one who wants to see all messages: `MANY`, unless the URL says another number."""
+        """For the commands on dead letters, which must see all messages: `MANY`, unless the URL names a number."""
         if self.most_held == PREFETCH:
             self.most_held = MANY
 

@@ -2,7 +2,7 @@
 
     redis://host:6379/0?stream=orders&group=billing&consumer=billing-1
 
-``ack_wait=``  A message that is pending for so long, and not extended, goes to another consumer
+``ack_wait=``  A message that is pending for this long, and not extended, goes to another consumer
                (XAUTOCLAIM). Use the same value for all consumers of a group. 60 s by default.
 ``consumer=``  The name of this consumer. After a restart under the same name its own pending messages
                come first. By default each process has a new name, and its messages come back after

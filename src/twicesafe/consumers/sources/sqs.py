@@ -3,13 +3,13 @@
     sqs://orders?region=eu-central-1
     sqs://orders.fifo?endpoint=http://127.0.0.1:4566&region=us-east-1
 
-Credentials are those that boto3 finds. The visibility timeout is the queue's: it is what remains until
-others get the message if this process dies. While a handler runs, the flow extends it.
+Credentials are those that boto3 finds. The visibility timeout is the queue's: if this process dies,
+other consumers get its messages after that time. While a handler runs, the flow extends it.
 
 **Ids.** The id is the attribute ``id`` (our outbox sends it), or on a FIFO queue the deduplication id. A
 deduplication id that SQS computed from the body is not used: two orders with equal bodies would be one.
-Else it is SQS's own id. That one is the same for every redelivery, but on a standard queue a producer
-that sends again gets another one. Let the producer send an id.
+Otherwise it is SQS's own id, which is the same for every redelivery. On a standard queue, a producer
+that sends again gets another one, so let the producer send an id.
 
 **Order.** The ordering key is the message group of a FIFO queue. SQS delivers nothing of a group while
 one of its messages is hidden. A message that is given back with a delay holds its group. A standard

@@ -21,6 +21,6 @@ def line_of(text: str) -> str:
 
 
 def text_of(line: str) -> str:
-    """The text that `line_of` sent. A value that it would not send so is left as it is."""
+    """The text that `line_of` sent. A value that `line_of` cannot have made is left as it is."""
     text = unquote(line) if "%" in line else line
     return text if line_of(text) == line else line

@@ -59,8 +59,8 @@ def verify_signature(
 ) -> bool:
     """True if a holder of the secret sent this body under this key recently.
 
-    `id` is the delivery's ``Idempotency-Key``. Several secrets may be given; one match is enough.
-    No header content raises.
+    `id` is the delivery's ``Idempotency-Key``. Several secrets may be given; one match is enough. It
+    never raises, whatever the header contains.
     """
     secrets = as_secrets(secret)
     if len(header) > _LONGEST:
