@@ -10,14 +10,17 @@ import pytest
 from twicesafe import (
     AsyncInbox,
     AsyncOutbox,
+    AsyncOutboxRelay,
     AsyncReceiver,
     Backoff,
     Inbox,
     Key,
     Outbox,
+    OutboxRelay,
     Policy,
     Receiver,
 )
+from twicesafe.regions import Follower, Regions
 
 PASSWORD = "hunter2"
 
@@ -62,6 +65,21 @@ async def test_an_inbox_and_an_outbox_show_their_database(cls: Any, tmp_path: Pa
     assert shown == f"<{cls.__name__} sqlite:///{tmp_path}/keys.db>"
 
 
+@pytest.mark.parametrize("cls", [OutboxRelay, AsyncOutboxRelay])
+async def test_a_relay_shows_its_database_and_the_kind_of_its_publisher(cls: Any, tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/keys.db"
+    relay = cls.open(url, f"nats://me:{PASSWORD}@broker.example")
+    assert repr(relay) == f"<{cls.__name__} {url} to JetStreamPublisher>"
+
+
+def test_a_follower_and_regions_show_their_stores():
+    stores = {"eu": "memory://eu", "us": "memory://us"}
+    follower = Follower.open(*stores.values(), name="eu")
+    assert repr(follower) == "<Follower 'eu': memory://eu to memory://us>"
+    regions = Regions.open(stores, register="memory://register")
+    assert repr(regions) == "<Regions eu, us; register: memory://register>"
+
+
 @pytest.mark.parametrize("cls", [AsyncReceiver, AsyncInbox])
 def test_a_url_is_shown_without_its_password(cls: Any):
     shown = repr(cls.open(f"postgresql://me:{PASSWORD}@db.example/shop"))
@@ -83,6 +101,9 @@ def test_a_claim_an_outcome_and_a_record_show_no_key_and_no_value():
     with receiver.claim("released") as given_back:
         given_back.release()
         assert ", ended, " in repr(given_back)
+    with receiver.claim("left") as left:
+        pass
+    assert ", ended, " in repr(left)
     outcome = receiver.process(key, str)
     assert repr(outcome) == (
         f"<Outcome replayed, value: str, attempt=1, key={short}, fence={claim.fence}>"

@@ -63,8 +63,8 @@ def refuse_misfit(
             if keyword in _POLICY or keyword in _OPTIONS:
                 setting = f"{keyword}=…" if keyword in _OPTIONS else f"policy=Policy({keyword}=…)"
                 raise UsageError(
-                    f"{keyword}= is not a parameter of {name}, and keywords are passed to it; for "
-                    f"another setting in one call, use {owner}.options({setting}).process(…)"
+                    f"{name} has no parameter {keyword!r}, and process passes all keywords to the handler; "
+                    f"to change this setting for one call, use {owner}.options({setting}).process(…)"
                 ) from None
         raise UsageError(
             f"{name}{signature} cannot be called like this: {error}; nothing was run"

@@ -85,6 +85,11 @@ class RelayBase:
         self._state: RelayState | None = None
         """The state of this run, or of the last one."""
 
+    store: Any
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.store.url} to {type(self.publisher).__name__}>"
+
     @property
     def published(self) -> int:
         """The number of messages that this relay has published and removed so far."""

@@ -93,7 +93,7 @@ class _Claim(Generic[T]):
             how = "duplicate"
         elif self._completed_here:
             how = "completed"
-        elif self._done:
+        elif self._done or self._left:
             how = "ended"
         else:
             how = "lost" if self.lost else "new"

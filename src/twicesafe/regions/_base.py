@@ -114,6 +114,9 @@ class RegionsBase(Generic[S]):
         for each, given in (("skew", skew), ("overlap", overlap), ("max_lag", max_lag)):
             expect(seconds(given, each) >= 0, each, given, "use 0 or more seconds")
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(self._stores)}; register: {self._register.url}>"
+
     def _places(self, source: str, target: str) -> dict[str, S]:
         return {
             SOURCE: self._stores[self._region(source)],

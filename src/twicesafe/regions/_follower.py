@@ -45,6 +45,10 @@ class _Following:
         self._stores = {SOURCE: source, TARGET: target}
         self._owned: tuple[Any, ...] = ()
 
+    def __repr__(self) -> str:
+        source, target = self._stores.values()
+        return f"<{type(self).__name__} {self.name!r}: {source.url} to {target.url}>"
+
     def _pass(self, tell: Callable[[int], None] | None) -> RegionFlow[Copied]:
         steps = self._stores[SOURCE].capabilities.steps
         return follow(self.name, wall_clock, overlap=self._overlap, steps=steps, tell=tell)

@@ -302,15 +302,17 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
             f"{scheme[:40]}: there is no driver {driver[:30]!r}; write {base}://…: twicesafe chooses "
             f"the driver ({suggestion(driver, _DRIVERS[base])})"
         )
-    named = repr(scheme[:30]) if colon and "@" not in scheme else "this"
+    problem = (
+        f"no {what} for {scheme[:30]!r}" if colon and "@" not in scheme else f"no {what} for this"
+    )
     if not url:
-        named = "an empty URL (is its environment variable set?)"
+        problem = "the URL is empty (is its environment variable set?)"
     elif not colon and what == "store":
-        named = "this, which is no URL (for a SQLite file, write sqlite:///keys.db)"
+        problem = "this is not a URL (for a SQLite file, write sqlite:///keys.db)"
     names = [f"{name}:" for name in [*schemes, *added]]
     meant = suggestion(f"{scheme}:" if colon and "@" not in scheme else "", names, " ")
     raise ConfigurationError(
-        f"no {what} for {named}{f' ({meant})' if meant.strip() else ''}: a {what} URL starts with one of "
+        f"{problem}{f' ({meant})' if meant.strip() else ''}: a {what} URL starts with one of "
         f"{', '.join(names)}"
     )
 
