@@ -209,7 +209,7 @@ def fences_are_not_raised(patch: Patch) -> None:
 
 @mutant("a switch does not copy the rest", STUDY)
 def a_switch_leaves_the_rest(patch: Patch) -> None:
-    def nothing(move: Any, epoch: Any, *settling: Any) -> Any:
+    def nothing(move: Any, source: str, *settling: Any) -> Any:
         yield from ()
         return Copied()
 

@@ -6,6 +6,7 @@
     alembic        the tables of inbox and outbox, as a revision
     celery         a task class whose tasks run once per id
     dramatiq       a middleware: actors run once per message
+    rq             a job class whose jobs run once per id
     taskiq         a function wrapper: tasks run once per id
     faststream     a middleware: subscribers handle a message once
     aws_lambda     batches of SQS, Kinesis and DynamoDB streams, and single events

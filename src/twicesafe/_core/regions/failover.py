@@ -99,7 +99,7 @@ def switch(move: Move) -> RegionFlow[Epoch]:
     if epoch.region == move.to:
         return epoch
     _refuse_moved(move, epoch.region)
-    yield from _copied(move, epoch)  # most of it, while the old region works
+    yield from _copied(move, epoch.region)  # most of it, while the old region works
     yield from announce(TARGET, move.key, move.now())
     document = yield from _closed(move, epoch, document)
     cut = move.now() + move.lease + move.skew
@@ -108,7 +108,7 @@ def switch(move: Move) -> RegionFlow[Epoch]:
         # All its records are of epochs before the next.
         served = replace(epoch, base=cut * 1000)
         older = Settling(served, None, move.ours)
-        rest = yield from _copied(move, epoch, older if epoch.cut else None, older)
+        rest = yield from _copied(move, epoch.region, older if epoch.cut else None, older)
     except (StoreError, UsageError):
         yield from change(move.key, document, closed=False)
         raise
@@ -134,17 +134,7 @@ def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
     if epoch.doubt and not lost:
         yield from _until(move, epoch.cut)  # what the old region starts is in its store by then
         settling = Settling(epoch, epoch.copied_high, move.ours)
-        found = yield from follow(
-            epoch.source,
-            move.now,
-            overlap=move.overlap,
-            steps=move.steps,
-            page=move.page,
-            settling=settling,
-            older=settling,
-            moving=True,
-        )
-        _refuse_failed(move, found)
+        found = yield from _copied(move, epoch.source, settling, settling)
     yield from resume(TARGET, move.key, epoch.number, move.now())
     if epoch.doubt:
         uncopied = () if lost else _uncopied(epoch, found)
@@ -219,10 +209,11 @@ def _opened(
 
 
 def _copied(
-    move: Move, epoch: Epoch, settling: Settling | None = None, older: Settling | None = None
+    move: Move, source: str, settling: Settling | None = None, older: Settling | None = None
 ) -> RegionFlow[Copied]:
+    """One pass that copies from this region. Raises if a record could not be copied."""
     found = yield from follow(
-        epoch.region,
+        source,
         move.now,
         overlap=move.overlap,
         steps=move.steps,

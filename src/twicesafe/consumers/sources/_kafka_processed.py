@@ -54,9 +54,6 @@ class ProcessedIds:
 
     # -- what is known ------------------------------------------------------------------------------
 
-    def is_loaded(self, partition: str) -> bool:
-        return partition in self._ids
-
     def find(self, partition: str, identity: bytes) -> bytes | None:
         """The first bytes of the fingerprint under which this id was processed."""
         found = self._ids.get(partition, {}).get(identity)
