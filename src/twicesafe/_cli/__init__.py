@@ -1,6 +1,12 @@
 """The command line, ``twicesafe``: manage keys and stores, run the proxy and the relay, test handlers.
 
 It needs typer and rich, which the extra ``cli`` installs; without them it prints what to install.
+
+    app          the list of commands, and `run`; one module per command or group of commands
+    options      options that commands share; `search_options`: those that choose records
+    settings     the store and the policy of a command
+    output       tables and JSON; `progress`: bars and lines; `exits`: errors and exit statuses
+
 Exit status of every command:
 
     0    success

@@ -4,6 +4,7 @@
     bank      the effect: a bank that takes every charge, and one that checks key and fence
     worker    one process of the service (``python -m twicesafe._demo.worker``)
     storm     the parent process: delivers, kills, restarts, redelivers
+    saga      the second act: checkouts of several steps
     tally     counts lost, doubled and explained payments afterwards
     show      one run per mode, and whether the guarantees held
     report    the table

@@ -9,6 +9,7 @@
     front        the ASGI application that the server calls
     mcp_tools    tool calls of an MCP server, by their `mcp_settings`
     upstream     one exchange with the service, never repeated, on one of its `connections`
+    addresses    the address of the service; `log_lines`: the log
 
 Between front and upstream runs the middleware of `twicesafe.asgi`; `_core.http` makes every decision.
 It needs uvicorn: ``pip install "twicesafe[proxy]"``.

@@ -11,6 +11,8 @@ archive.
     <place>/day=2026-11-17/<time-sorted name>.jsonl        one file per batch and day of completion
 
 Files are written once and never changed. A result is the bytes that the store had, so an encrypted one stays encrypted.
+
+`_directory` and `_s3` are the places (`_places`); `_lines` is the format.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ are final. The server must support the key: a retry to a server that ignores it 
 
     policy         the settings
     final_answers  is this answer final?
+    redirects      the key of a redirected request
     sending        one call with its retries, as a flow of commands: no I/O
     budget         how many retries a client may add to a server's load
     sent           what happened to a call: for its response or its error

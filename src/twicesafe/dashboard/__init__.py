@@ -11,11 +11,15 @@
 ``twicesafe dashboard --store URL`` serves it alone. It works without JavaScript and fetches nothing from
 elsewhere. It needs Starlette and Jinja2: ``pip install "twicesafe[dashboard]"``.
 
-    _overview, _pages, _timeline, _filters     what a page shows: pure
-    _charts, _templates, templates, static     how it looks
-    _backend, _actions, _bulk_actions          what the pages read from the receiver, and what operators do
-    _access, _security, _login                 who may: levels, Host, headers, form tokens, the token login
-    _app, _serving                             routes, and uvicorn
+    _app, _visits                              routes, and what every request goes through
+    _overview, _pages, _timeline, _failures    what a page shows: pure
+    _lists, _running                           …of the outbox, dead letters, audit; of relays and consumers
+    _filters, _forms                           what a URL and a form say
+    _charts, _overview_charts, _templates      how it looks
+    _backend, _metrics                         what the pages read: the receiver, and services' /metrics
+    _actions, _bulk_actions, _letters          what operators do: to one key, to many, to dead letters
+    _access, _security, _login                 access levels; Host, headers and form tokens; the token login
+    _serving, _settings                        ``twicesafe dashboard``: uvicorn, and its settings
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ Its errors are logged and swallowed. Events contain the key object, never result
 has observers for Prometheus, OpenTelemetry and logging, made from one table of metrics.
 
 An observer that is also a `Tracer` gets to wrap the handler, and to name the trace that a record keeps.
+
+    _kinds      every kind of event
+    _notifying  how events reach observers
 """
 
 from __future__ import annotations

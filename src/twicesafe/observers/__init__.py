@@ -9,6 +9,12 @@ metrics; the reference page, the alert rules (``twicesafe alerts``) and the Graf
 (``twicesafe grafana``) are made from it. A receiver without observers has no overhead.
 
 `PrometheusObserver` needs ``twicesafe[prometheus]``, `OpenTelemetryObserver` ``twicesafe[opentelemetry]``.
+
+    _prometheus, _opentelemetry, _log    the observers
+    _metric_table       the table; `_metric`: what its rows are made of
+    _alerts, _grafana   files made from the table
+    _tally              counts events; `_history`: what the counts were some minutes ago
+    _activity           what a receiver did lately, for `receiver.health()` and the dashboard
 """
 
 from __future__ import annotations

@@ -13,6 +13,13 @@
 Everything here is a pure function of frozen values, except `measure`, which reads the newest records of a
 store. The documentation has the formulas and their sources (docs/explanation/planning.md);
 ``twicesafe plan`` shows the same numbers.
+
+    _workload     what a plan is made for; `_delays`: how late duplicates come
+    _plan         all answers in one value
+    _storage      records and bytes; `_published`: sizes that the benchmark measured
+    _costs        what a window costs; `_collisions`: how likely two keys are equal
+    _measuring    a workload, measured in a store and by an observer
+    _charts       risk and cost as SVG
 """
 
 from __future__ import annotations

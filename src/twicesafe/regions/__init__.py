@@ -8,6 +8,12 @@
     sent_at_of_uuid7            when a message was sent, if its key is a UUIDv7
 
 docs/how-to/regions.md explains the rule, and what it cannot do.
+
+    _regions        `Regions` and `AsyncRegions`; what they share is in `_base`
+    _follower       `Follower` and `AsyncFollower`
+    _region_store   the store of one region: every claim is checked against the register
+    _late_stores    opens the stores, one of which may be lost
+    _performing     performs the flows of `_core.regions`
 """
 
 from .._core.regions.epochs import Epoch

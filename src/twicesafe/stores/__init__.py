@@ -10,6 +10,15 @@
     memory                the smallest of our stores, to read first
 
 docs/how-to/write-a-store.md goes through it step by step; `twicesafe.testing.StoreConformance` tests it.
+
+Where these names come from, and what our own stores share:
+
+    _base             `Store`, `AsyncStore`, `Capabilities`; `_outbox_port`: the outbox of a store
+    _urls             a URL becomes a store; `_certificates`: the files that a URL names
+    _batching         concurrent calls of an event loop share one batch
+    _group_commit     threads that write through one connection share one transaction
+    _threaded_store   a blocking store for event loops
+    _memory_runs      durable runs of `memory`
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -4,6 +4,7 @@
     high_water_marks  the highest number processed per producer, for sources that deliver in order
     event_log         append once, under a deterministic id, at an expected version
     projections       read models that follow a log and can be replayed from any point
+    statements        the SQL that they share
 
 Each works in the open transaction of the connection that you pass, and stores less than an inbox does.
 docs/explanation/which-strategy.md says when to choose which.

@@ -2,6 +2,16 @@
 
 Names are imported on first use, because some of them need pytest or Hypothesis, which twicesafe itself
 does not.
+
+    _conformance/, _publishers/, _sources/    the suites for authors of stores, publishers and sources
+    _model              a store against a model, with random requests
+    _matrix             `crash_matrix`; `_report`: what it found
+    _idempotence        `assert_idempotent`; `_repeating`: repeated deliveries, `_interleaving`: concurrent ones
+    _tracing            crash points before the lines of a handler; `_handler_source` finds them
+    _killing            real kills; `_simulated_process`: simulated ones; `_trial_keys`: their keys
+    _comparison         compares what trials left behind
+    _memory_broker      a broker in memory, for consumers; `_clock`: a clock that a test advances
+    plugin              fixtures for pytest
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
     b"t" + tagged JSON    everything else; `tagged` says how, `rebuild` reads it
     b"o" + origin + …     one of the two after the trace of its first run (`origin`)
 
+`annotations` finds the classes that a replay may rebuild.
+
 What the default codec promises:
 
 - A replay is equal to the first result, type by type, or the result is refused with

@@ -26,7 +26,7 @@ project's store, and ``manage.py check`` checks the settings.
     exchange     one running request, and how its key ends
     streams      streaming responses
     middleware   performs the flow of a keyed request, blocking and async
-    checks       the system checks
+    checks       the system checks; `apps`: the app for INSTALLED_APPS
 """
 
 from __future__ import annotations

@@ -8,7 +8,13 @@
     kafka       kafka://…       idempotent producer
     sqs         sqs://…         standard and FIFO queues
 
-`open_publisher` opens one by its URL, as ``twicesafe relay --to URL`` does.
+`open_publisher` opens one by its URL (`_urls`), as ``twicesafe relay --to URL`` does. They share:
+
+    _connection     an async publisher on one connection, for RabbitMQ and NATS
+    _signature      the signature of a webhook
+    _header_lines   text as a header value, for HTTP and NATS
+    _kafka_wire     a message as a Kafka record
+    _sqs_client     the client of SQS, and what its errors mean
 """
 
 from ..._core.outbox.publisher import NOT_TRIED, Answer, NotNow, Publisher

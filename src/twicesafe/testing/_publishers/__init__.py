@@ -15,6 +15,8 @@
 
 The hooks are in `PublisherUnderTest`. Use a real broker that you can stop, or put a TCP proxy in front of
 it. The suite tests outages, dropped connections and a broker that does not answer.
+
+`hooks` is what an author fills in, `rules` are the tests.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@
 The hooks are in `SourceUnderTest`. Use a real broker, and put a TCP proxy in front of it: the suite tests
 outages, dropped connections and lost replies. A rule that your broker cannot keep is skipped, visibly, by
 a class variable.
+
+`hooks` is what an author fills in, `rules` and `outages` are the tests, `bench` is what they use.
 """
 
 from __future__ import annotations
