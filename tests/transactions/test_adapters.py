@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.transactions.kinds import Door
+from tests.transactions.kinds import ALL, Door
 from twicesafe import SchemaVersionError, StoreError, UsageError
 from twicesafe._engines.sql.commands import Change, Query
 from twicesafe._transactions import async_of, of
@@ -93,6 +93,32 @@ def test_a_value_that_no_database_takes_is_refused_not_retried(table: Door, valu
     with pytest.raises(StoreError) as told, table.transaction():
         run(table, Change(f"INSERT INTO things ({column}) VALUES (?)", (value,)))
     assert not told.value.retryable
+
+
+MYSQL = [kind for engine, kind in ALL if engine == "mariadb"]
+
+
+@pytest.mark.parametrize("session", ["SET sql_mode = 'NO_BACKSLASH_ESCAPES'", "SET NAMES gbk"])
+@pytest.mark.parametrize("kind", MYSQL)
+def test_bytes_never_become_sql(open_kind: Callable[[str], Door], kind: str, session: str):
+    """A key comes from the sender. Drivers that escape bytes by backslashes do so in any session."""
+    door = open_kind(kind)
+    with door.transaction():
+        door.sql("CREATE TABLE things (n INTEGER PRIMARY KEY, body VARBINARY(50))")
+    door.sql(session)
+    values = (
+        b"', 1) -- ",
+        "\u4fff', 1) -- ".encode(),
+        b"\\', 1) -- ",
+        b"\\",
+        bytes(range(40)),
+        b"",
+    )
+    with door.transaction():
+        for n, value in enumerate(values):
+            run(door, Change("INSERT INTO things (n, body) VALUES (?, ?)", (n, value)))
+        kept = run(door, Query("SELECT n, HEX(body) FROM things ORDER BY n"))
+    assert kept == [[(n, value.hex().upper()) for n, value in enumerate(values)]]
 
 
 def test_a_missing_table_says_what_to_do(door: Door):

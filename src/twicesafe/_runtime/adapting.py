@@ -69,13 +69,18 @@ class _OnOwnLoop:
         with self._lock.now:
             if self._is_closed:
                 raise UsageError("the connection to the broker is closed; open a new one")
-            user, self._pid = self._pid, own_process(self._pid)
-            if not user:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="twicesafe-broker-loop", daemon=True
+            pid = own_process(self._pid)
+            if not self._pid:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(
+                    target=loop.run_forever, name="twicesafe-broker-loop", daemon=True
                 )
-                self._thread.start()
+                try:
+                    thread.start()
+                except BaseException:  # the system has no thread left: the next call tries again
+                    loop.close()
+                    raise
+                self._loop, self._thread, self._pid = loop, thread, pid
             assert self._loop is not None
             return self._loop
 

@@ -52,7 +52,7 @@ from .._values.breaker import Breaker
 from .._values.context import ActiveClaim, active
 from .._values.outcomes import Outcome
 from .._values.wakeup import Wakeup
-from ..errors import LeaseLostError
+from ..errors import LeaseLostError, TwicesafeError
 from .batch_jobs import ThreadJobs
 from .checked_store import CheckedStore
 from .flow_run import CLAIMS, RECORDING, FlowRun, invoke
@@ -151,7 +151,7 @@ class BlockingFlowRun(FlowRun):
         if inner is not None and inner in self._claims:  # just before or after its handler
             active.set(inner.outer)
         asked, self._asked = self._asked, None
-        if asked is not None and not isinstance(error, Exception):
+        if asked is not None and not isinstance(error, TwicesafeError):
             try:
                 self._give_back(asked)
             except Exception:

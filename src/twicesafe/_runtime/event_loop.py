@@ -43,7 +43,7 @@ from .._core.settling import RELEASE_TIMEOUT
 from .._values.breaker import Breaker
 from .._values.context import ActiveClaim
 from .._values.outcomes import Outcome
-from ..errors import LeaseLostError, UsageError
+from ..errors import LeaseLostError, TwicesafeError, UsageError
 from .batch_jobs import TaskJobs
 from .checked_store import AsyncCheckedStore
 from .flow_run import CLAIMS, RECORDING, FlowRun, invoke_async
@@ -207,7 +207,7 @@ class EventLoopFlowRun(FlowRun):
     async def interrupted(self, error: BaseException) -> None:
         """Release claims that were requested and never held."""
         asked, self._asked = self._asked, None
-        if asked is None or isinstance(error, Exception):
+        if asked is None or isinstance(error, TwicesafeError):
             return
         release = asyncio.ensure_future(self._give_back(asked))
         release.add_done_callback(_swallow)

@@ -50,9 +50,14 @@ class HandlerThreads:
                 self._idle -= 1
                 self._turn.release()
             elif self._started < self._most:
+                name = f"{self._name}_{self._started + 1}"
+                try:
+                    threading.Thread(target=self._work, name=name).start()
+                except RuntimeError:  # the system has no thread left
+                    if not self._started:
+                        raise
+                    return  # those that run take the jobs
                 self._started += 1
-                name = f"{self._name}_{self._started}"
-                threading.Thread(target=self._work, name=name).start()
             else:
                 return
             self._is_coming = True

@@ -100,7 +100,13 @@ class LeaseKeeper:
                 name="twicesafe-lease-keeper",
                 daemon=True,
             )
-            self._thread.start()
+            try:
+                self._thread.start()
+            except (
+                BaseException
+            ):  # the system has no thread left, or an interrupt: the next claim tries again
+                self._thread, self._awake = None, False
+                raise
 
     def _round(self) -> bool:
         """Renew what is due. False: closed."""

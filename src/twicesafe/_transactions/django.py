@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from .._engines.sql.commands import Change, Query
 from ..errors import AtomicityBrokenError, TwicesafeError, UsageError
 from .base import Dialect, Ends, Style, Transaction, TransactionState, plain, refuse_pipeline
+from .mysql import with_hex
 
 __all__ = ["DjangoTransaction"]
 
@@ -93,8 +94,9 @@ class DjangoTransaction(Transaction):
         return super().explained(error)
 
     def execute(self, statement: Query | Change) -> Any:
+        sent = with_hex(statement) if self.dialect == "mysql" else statement
         with self._connection.cursor() as cursor:
-            cursor.execute(statement.sql, statement.args)
+            cursor.execute(sent.sql, sent.args)
             if type(statement) is not Query:
                 return cast("int", cursor.rowcount)
             return plain(cursor.fetchall()) if cursor.description else []

@@ -41,7 +41,8 @@ class PymysqlTransaction(_Looked, Transaction):
         from pymysql.cursors import Cursor
 
         with self._connection.cursor(Cursor) as cursor:
-            changed = cursor.execute(statement.sql, statement.args or None)
+            sent = with_hex(statement)
+            changed = cursor.execute(sent.sql, sent.args or None)
             return _rows(cursor, cursor.fetchall()) if type(statement) is Query else changed
 
 
@@ -61,26 +62,26 @@ class AsyncmyTransaction(_Looked, AsyncTransaction):
 
     async def execute(self, statement: Query | Change) -> Any:
         async with self._cursor() as cursor:
-            changed = await cursor.execute(statement.sql, statement.args or None)
+            sent = with_hex(statement)
+            changed = await cursor.execute(sent.sql, sent.args or None)
             if type(statement) is not Query:
                 return changed
             return _rows(cursor, await cursor.fetchall())
 
 
 class AiomysqlTransaction(AsyncmyTransaction):
-    """Its encoding of bytes does not work with current PyMySQL, so bytes are written as hex."""
-
     def _cursor(self) -> Any:
         from aiomysql.cursors import Cursor
 
         return self._connection.cursor(Cursor)
 
-    async def execute(self, statement: Query | Change) -> Any:
-        return await super().execute(with_hex(statement))
-
 
 def with_hex(statement: Query | Change) -> Query | Change:
-    """The same statement with its bytes written out."""
+    """The same statement with its bytes written as hex.
+
+    Some drivers quote bytes with backslashes, whatever the session is. With the character set gbk, big5 or
+    sjis, or with NO_BACKSLASH_ESCAPES, a key could then end its own literal and continue as SQL.
+    """
     head, *rest = statement.sql.split("%s")
     args: list[Any] = []
     for part, value in zip(rest, statement.args, strict=True):

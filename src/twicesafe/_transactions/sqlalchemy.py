@@ -180,9 +180,8 @@ class ConnectionTransaction(_Wrapped, Transaction):
             raise self.refuse_nested()
 
     def execute(self, statement: Query | Change) -> Any:
-        return _reply(
-            statement, self._connection.exec_driver_sql(statement.sql, statement.args or None)
-        )
+        sent = with_hex(statement) if self.dialect == "mysql" else statement
+        return _reply(statement, self._connection.exec_driver_sql(sent.sql, sent.args or None))
 
 
 class SessionTransaction(ConnectionTransaction):
@@ -220,7 +219,7 @@ class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
             raise self.refuse_nested()
 
     async def execute(self, statement: Query | Change) -> Any:
-        sent = with_hex(statement) if self._connection.dialect.driver == "aiomysql" else statement
+        sent = with_hex(statement) if self.dialect == "mysql" else statement
         return _reply(
             statement, await self._connection.exec_driver_sql(sent.sql, sent.args or None)
         )

@@ -53,13 +53,14 @@ class WakeupListener:
             self._waiters[waiter.id] = waiter
             if self._thread is None:
                 self._requests = queue.SimpleQueue()
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._work,
                     args=(self._requests,),
                     name="twicesafe-etcd-wakeups",
                     daemon=True,
                 )
-                self._thread.start()
+                thread.start()  # it may fail: then the next waiter tries again
+                self._thread = thread
             self._requests.put(
                 message("WatchRequest")(create_request={**create, "watch_id": waiter.id})
             )

@@ -62,10 +62,9 @@ class Listener:
             if self._thread is None:
                 self._closed = False
                 self._ready.clear()
-                self._thread = threading.Thread(
-                    target=self._listen, name="twicesafe-listen", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._listen, name="twicesafe-listen", daemon=True)
+                thread.start()  # it may fail: then the next waiter tries again
+                self._thread = thread
         try:
             self._ready.wait(1.0)
             yield wakeup

@@ -99,12 +99,18 @@ class WakeupListener:
     def _put(self, job: bytes | None) -> None:
         self._jobs.append(job)
         if self._thread is None:
-            jobs_socket, self._wake = socket.socketpair()
-            self._wake.setblocking(False)
-            self._thread = threading.Thread(
+            jobs_socket, wake = socket.socketpair()
+            wake.setblocking(False)
+            thread = threading.Thread(
                 target=self._work, args=(jobs_socket,), name="twicesafe-redis-wakeups", daemon=True
             )
-            self._thread.start()
+            try:
+                thread.start()
+            except BaseException:  # the system has no thread left: the next waiter tries again
+                jobs_socket.close()
+                wake.close()
+                raise
+            self._thread, self._wake = thread, wake
         assert self._wake is not None
         try:
             self._wake.send(b".")

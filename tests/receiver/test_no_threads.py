@@ -1,0 +1,102 @@
+"""A system without a thread left (a limit of processes, no memory): one call fails, and no later one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from twicesafe import AsyncReceiver, Policy, Receiver
+from twicesafe._runtime.adapting import for_threads
+from twicesafe._runtime.handler_threads import HandlerThreads
+
+Refusal = Callable[..., None]
+
+WAITS = 60
+"""Seconds that a test waits for another thread before it fails."""
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Refusal:
+    """The system refuses the first thread of this name, after it has granted some."""
+    start = threading.Thread.start
+
+    def refuse_next(name: str, granted: int = 0) -> None:
+        left = [granted + 1]
+
+        def refused_once(thread: threading.Thread) -> None:
+            if thread.name.startswith(name):
+                left[0] -= 1
+                if left[0] == 0:
+                    raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refused_once)
+
+    return refuse_next
+
+
+POLICY = Policy(lease=0.3, max_lease=WAITS)
+
+
+def test_the_claim_is_given_back_and_the_next_one_is_renewed(refuse: Refusal):
+    renewed = threading.Event()
+    with Receiver.open("memory://", policy=POLICY) as receiver:
+        plain = receiver._runtime.keeper._perform_many
+
+        def renew(asks: Any) -> Any:
+            renewed.set()
+            return plain(asks)
+
+        receiver._runtime.keeper._perform_many = renew
+        refuse("twicesafe-lease-keeper")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            receiver.process("k", pytest.fail, "without a keeper its claim could run out unseen")
+        outcome = receiver.process("k", renewed.wait, WAITS)
+    assert (outcome.value, outcome.attempt) == (True, 1)
+
+
+def test_the_claim_is_given_back_on_an_event_loop_too(refuse: Refusal):
+    async def work() -> str:
+        return "done"
+
+    async def main() -> None:
+        async with AsyncReceiver.open("memory://", policy=Policy(wait=0)) as receiver:
+            refuse("twicesafe-lease-keeper")
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await receiver.process("k", work)
+            assert (await receiver.process("k", work)).value == "done"
+
+    asyncio.run(main())
+
+
+def test_the_loop_of_an_async_object_is_started_by_the_next_call(refuse: Refusal):
+    class Source:
+        async def take(self) -> str:
+            return "taken"
+
+        async def close(self) -> None: ...
+
+    source = for_threads(Source(), "take")
+    refuse("twicesafe-broker-loop")
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        source.take()
+    assert source.take() == "taken"
+    source.close()
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+def test_jobs_are_done_by_the_threads_that_there_are(refuse: Refusal, granted: int):
+    refuse("handlers", granted)
+    threads, done = HandlerThreads(4, "handlers"), threading.Semaphore(0)
+    jobs = [done.release] * 3
+    if granted == 0:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threads.run(jobs)
+        jobs = []
+    threads.run(jobs)
+    assert all(done.acquire(timeout=WAITS) for _ in range(3))
+    threads.close()
