@@ -77,7 +77,7 @@ def test_while_the_first_is_running_the_client_waits_as_retry_after_says(
     def wait(seconds: float) -> None:
         plain(seconds)
         go.set()
-        running.result(20)
+        running.result(120)
 
     library.wait = wait  # type: ignore[method-assign]
     got = library.send(server.url, headers={"Idempotency-Key": "given"})
@@ -194,7 +194,7 @@ def test_a_server_that_says_nothing_is_asked_again_after_the_time_out(
         if len(library.waits) == 2:  # after the time-out, and a 409
             go.set()
             for _ in range(2):  # both are answered now
-                assert server.forwarded.acquire(timeout=20)
+                assert server.forwarded.acquire(timeout=120)
 
     library.wait = wait  # type: ignore[method-assign]
     got = library.send(server.url, timeout=0.2, policy=QUICK.replace(attempts=50))

@@ -82,7 +82,7 @@ class Postgres(Server):
     def execute(self, sql: str) -> None:
         import psycopg
 
-        with psycopg.connect(self.url, autocommit=True, connect_timeout=5) as connection:
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=60) as connection:
             connection.execute(sql)  # type: ignore[arg-type]
 
     def stop(self) -> None:
