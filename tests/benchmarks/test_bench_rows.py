@@ -17,6 +17,7 @@ from benchmarks.cases import all_cases, calls
 from benchmarks.delay import Delay
 from benchmarks.rows import Row, row_of
 from benchmarks.running import Run, selected
+from tests.servers import free_port
 
 
 @pytest.fixture
@@ -94,9 +95,7 @@ def test_the_network_delays_both_directions_and_keeps_the_order():
 
 
 def test_a_server_that_is_gone_closes_the_connection():
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    delay = Delay(port, 0.001)
+    delay = Delay(free_port(), 0.001)
     with socket.create_connection(("127.0.0.1", delay.port)) as client:
         assert client.recv(1) == b""
     delay.stop()

@@ -86,7 +86,7 @@ class Flaky:
             connection.sendall(answer)
 
     def _forward(self, request: bytes) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.behind), 20) as upstream:
+        with socket.create_connection(("127.0.0.1", self.behind), 120) as upstream:
             upstream.sendall(request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
             answer = _drain(upstream)
         self.forwarded.release()

@@ -20,6 +20,7 @@ from aiohttp.payload import AsyncIterablePayload
 from tests.client.flaky import Flaky, response
 from tests.client.libraries import ERRORS, LIBRARIES, QUICK, Library, _awaited
 from tests.http.stage import Answer, Stage
+from tests.servers import free_port
 from twicesafe import ConfigurationError
 from twicesafe.client import Budget, sent_of
 from twicesafe.client._final_answers import blames_certificate
@@ -76,7 +77,7 @@ def test_while_the_first_is_running_the_client_waits_as_retry_after_says(
     def wait(seconds: float) -> None:
         plain(seconds)
         go.set()
-        running.result(20)
+        running.result(120)
 
     library.wait = wait  # type: ignore[method-assign]
     got = library.send(server.url, headers={"Idempotency-Key": "given"})
@@ -167,8 +168,7 @@ def test_when_nothing_helps_the_librarys_own_error_is_raised_with_the_key(
 
 
 def test_no_server_listens(library: Library):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = free_port()
     with pytest.raises(ERRORS) as caught:
         library.send(f"http://127.0.0.1:{port}/", policy=QUICK.replace(attempts=2))
     sent = sent_of(caught.value)
@@ -194,7 +194,7 @@ def test_a_server_that_says_nothing_is_asked_again_after_the_time_out(
         if len(library.waits) == 2:  # after the time-out, and a 409
             go.set()
             for _ in range(2):  # both are answered now
-                assert server.forwarded.acquire(timeout=20)
+                assert server.forwarded.acquire(timeout=120)
 
     library.wait = wait  # type: ignore[method-assign]
     got = library.send(server.url, timeout=0.2, policy=QUICK.replace(attempts=50))
@@ -305,8 +305,7 @@ def test_a_stream_that_gets_an_answer_is_fine(library: Library, flaky: Make):
 
 
 def test_a_stream_that_never_left_is_sent_again(library: Library):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = free_port()
     with pytest.raises(ERRORS) as caught:
         library.send(
             f"http://127.0.0.1:{port}/", lambda: iter([b"a"]), policy=QUICK.replace(attempts=2)

@@ -51,7 +51,7 @@ class MovedPrograms(EtcdPrograms):
 
 class Etcd(StoreUnderTest):
     def parts(self, place: Place) -> Parts:
-        parts = Parts(Settings.of(f"{shared('etcd').url}/{place.name}?timeout=30"))
+        parts = Parts(Settings.of(f"{shared('etcd').url}/{place.name}?timeout=120"))
         parts.programs = MovedPrograms(place.name, place)
         return parts
 
@@ -66,13 +66,13 @@ class Etcd(StoreUnderTest):
         ends = _ends.get(place.name, {})
         due = [lease for lease, end in ends.items() if end <= place.clock()]
         for lease in due:
-            calls()["LeaseRevoke"](message("LeaseRevokeRequest")(ID=lease), timeout=30)
+            calls()["LeaseRevoke"](message("LeaseRevokeRequest")(ID=lease), timeout=120)
             del ends[lease]
 
     def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
         key = f"{place.name}/r/{id[:16].hex()}".encode()
         put = {"request_put": {"key": key, "value": b"\x01\xc1"}}
-        calls()["Txn"](message("TxnRequest")(success=[put]), timeout=30)
+        calls()["Txn"](message("TxnRequest")(success=[put]), timeout=120)
 
     def refuse(self, place: Place) -> bytes:
         return b"R" * 1_600_000  # the limit is 1.5 MiB
@@ -82,7 +82,7 @@ class Etcd(StoreUnderTest):
         everything = message("DeleteRangeRequest")(
             key=f"{place.name}/".encode(), range_end=f"{place.name}0".encode()
         )
-        calls()["DeleteRange"](everything, timeout=30)
+        calls()["DeleteRange"](everything, timeout=120)
 
 
 _calls: dict[str, Any] = {}

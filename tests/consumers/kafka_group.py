@@ -37,7 +37,7 @@ class Topic:
         until(self._exists)
 
     def _exists(self) -> bool:
-        found = self._producer.list_topics(self.name, timeout=20).topics[self.name]
+        found = self._producer.list_topics(self.name, timeout=120).topics[self.name]
         return len(found.partitions) == self.partitions
 
     def url(self, **options: str) -> str:
@@ -69,7 +69,7 @@ class Topic:
         from confluent_kafka import TopicPartition
 
         places = [TopicPartition(self.name, number) for number in range(self.partitions)]
-        found = self._asker.committed(places, timeout=20)
+        found = self._asker.committed(places, timeout=120)
         return {f"{p.topic}/{p.partition}": p.offset for p in found if p.offset >= 0}
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
     places: set[int] = set()
 
     def exists() -> bool:
-        places.update(reader.list_topics(topic, timeout=20).topics[topic].partitions)
+        places.update(reader.list_topics(topic, timeout=120).topics[topic].partitions)
         return bool(places)
 
     until(exists)

@@ -314,7 +314,7 @@ def test_messages_that_rest_do_not_keep_others_from_coming(setting: Setting) -> 
 
 
 def test_at_most_concurrency_handlers_run_at_once_and_all_slots_are_used(setting: Setting) -> None:
-    meeting = threading.Barrier(4, timeout=20)
+    meeting = threading.Barrier(4, timeout=120)
     running, most = 0, 0
     lock = threading.Lock()
 
@@ -633,7 +633,7 @@ async def test_one_signal_stops_every_consumer_of_the_process() -> None:
             broker.send("orders", b"{}", id=f"m-{number}")
         await asyncio.wait_for(all_run.wait(), 60)
         os.kill(os.getpid(), signal.SIGTERM)
-        done, pending = await asyncio.wait(runs, timeout=30)
+        done, pending = await asyncio.wait(runs, timeout=120)
         for one in consumers:
             one.stop()
         assert (len(done), len(pending)) == (3, 0)

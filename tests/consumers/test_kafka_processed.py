@@ -203,7 +203,7 @@ def test_a_compacted_log_knows_the_same_ids(topic: Topic):
     }
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
     for answer in admin.create_topics([NewTopic(log_of(topic), 4, config=quick)]).values():
-        answer.result(20)
+        answer.result(120)
     ids = ids_of(topic)
     for _ in range(5):
         put(topic, ids, *IDS)
@@ -284,7 +284,7 @@ def test_a_log_with_too_few_partitions_is_refused(topic: Topic):
 
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
     for answer in admin.create_topics([NewTopic(log_of(topic), 2)]).values():
-        answer.result(20)
+        answer.result(120)
     with (
         Consumer.open(url_of(topic)) as consumer,
         pytest.raises(ConfigurationError, match="has 2 partitions and needs 4"),

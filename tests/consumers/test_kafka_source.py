@@ -544,7 +544,7 @@ def test_a_partition_that_was_paused_comes_back_from_another_member(
     member = source._member
     assert member is not None
     everything = ours(source)
-    until(lambda: member._paused == everything, 30)
+    until(lambda: member._paused == everything)
     with contextlib.closing(topic.source(**protocol)) as other:
         until(lambda: other.fetch(1, 0.1) == [] and ours(other), 60)
     until(lambda: ours(source) == everything, 60)
@@ -694,7 +694,7 @@ def test_the_check_compares_the_retention_with_the_retries(topic: Topic):
     )
     client = kafka_admin.AdminClient({"bootstrap.servers": topic.bootstrap})
     for answer in client.incremental_alter_configs([changed]).values():
-        answer.result(20)
+        answer.result(120)
     until(lambda: topic.source().check(TERMS))  # the broker learns it from its own log
     (found,) = topic.source().check(TERMS)
     assert "keeps messages for 60 s, and their retries take up to 240 s" in found.problem
@@ -708,11 +708,11 @@ def test_the_topic_of_dead_letters_is_created_like_its_topic(own_server: Callabl
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
 
     for answer in admin.create_topics([NewTopic("orders", 3)]).values():
-        answer.result(20)
+        answer.result(120)
     source = KafkaSource.open(f"kafka://{server.bootstrap}?topics=orders,missing&group=g")
     for _ in range(2):  # once is enough, twice is no error
         source.prepare_dead_letters()
-    topics = admin.list_topics(timeout=20).topics
+    topics = admin.list_topics(timeout=120).topics
     assert len(topics["orders.dead"].partitions) == 3
     assert "missing.dead" not in topics
 

@@ -459,7 +459,7 @@ def test_what_kafka_refuses_is_a_dead_letter_and_its_neighbours_go_on(topic: Top
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
     small = NewTopic(out_of(topic), 1, config={"max.message.bytes": "300"})
     for answer in admin.create_topics([small]).values():
-        answer.result(20)
+        answer.result(120)
     topic.put("a", "x", "b")
 
     def grow(transaction: KafkaTransaction, message: Message) -> None:

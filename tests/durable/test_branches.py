@@ -90,7 +90,7 @@ def test_a_branch_that_waits_lets_the_others_go_on(waits_first: bool, grouped: b
     """Without that, the others would have to wait for its signal, too."""
 
     async def main() -> None:
-        receiver = AsyncReceiver.open("memory://", policy=POLICY.replace(wait=5))
+        receiver = AsyncReceiver.open("memory://", policy=POLICY.replace(wait=60))
         done: list[int] = []
 
         async def mail(number: int) -> None:
@@ -184,7 +184,7 @@ def test_a_cancelled_step_does_not_keep_its_run_waiting(where: str) -> None:
             await asyncio.wait_for(step, 0.05)
 
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(checkout("o"), 30)
+            await asyncio.wait_for(checkout("o"), 120)
         assert (await receiver.record(checkout.key("o"))).state is State.PARKED
 
     asyncio.run(main())

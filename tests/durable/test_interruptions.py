@@ -83,7 +83,7 @@ def test_a_task_that_is_cancelled_at_any_turn_of_its_loop_goes_on_later(store: A
         run = memory._runs.get(checkout.key("o").id)
         recorded = {} if run is None else dict(memory._steps[checkout.key("o").id])
         before = Counter(ran)
-        answer = await asyncio.wait_for(checkout("o"), 30)
+        answer = await asyncio.wait_for(checkout("o"), 120)
         assert answer == ["first", "left", "right", None]
         for name in recorded:
             if recorded[name].state == "done":

@@ -508,7 +508,7 @@ def test_the_async_completer_runs_until_it_is_stopped() -> None:
 
         async with receiver.completer(every=0.01):
             await checkout.submit("a")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await ran.wait()
         await receiver.close()
 
@@ -548,7 +548,7 @@ def test_an_async_run_that_takes_long_does_not_keep_the_completer_from_others() 
             began.set()
             await ends.wait()
 
-        async with asyncio.timeout(30), receiver.completer(every=0.01, concurrency=2):
+        async with asyncio.timeout(120), receiver.completer(every=0.01, concurrency=2):
             await checkout.submit("slow")
             await began.wait()
             await checkout.submit("quick")
@@ -567,14 +567,14 @@ def test_an_interrupted_completer_starts_no_more_runs(monkeypatch: pytest.Monkey
     @receiver.durable(key="order", scope=("shop",))
     def checkout(steps: Any, order: str) -> None:
         started.append(order)
-        both.wait(30)
-        assert completer._stopped.wait(5)
+        both.wait(120)
+        assert completer._stopped.wait(120)
 
     for number in range(6):
         checkout.submit(f"o-{number}")
 
     def interrupt(*_: Any) -> None:
-        both.wait(30)
+        both.wait(120)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("twicesafe.receiver._completer.wait", interrupt)
@@ -607,7 +607,7 @@ def test_an_async_run_may_stop_its_completer() -> None:
             await completer.stop()
             stopped.set()
 
-        async with asyncio.timeout(30), completer:
+        async with asyncio.timeout(120), completer:
             await checkout.submit("a")
             await stopped.wait()
         await receiver.close()

@@ -155,7 +155,7 @@ class Stage:
         self.pool.shutdown()
         closing = self._closing() if self._closing is not None else None
         if closing is not None:
-            asyncio.run_coroutine_threadsafe(closing, self.server.loop).result(10)
+            asyncio.run_coroutine_threadsafe(closing, self.server.loop).result(120)
 
     def _count(self, seen: Seen) -> Answer:
         return Answer(body=[b'{"n":%d}' % len(self.seen)])

@@ -93,7 +93,7 @@ def test_a_hundred_thousand_fields_are_read_once():
 
 @pytest.mark.item("D11", "C2")
 def test_waiters_are_bounded(play: Play):
-    stage = play(wait=20, max_waiters=5)
+    stage = play(wait=60, max_waiters=5)
     inside, go = threading.Event(), threading.Event()
 
     def slow(_: Seen) -> Answer:

@@ -45,7 +45,7 @@ def test_fifty_at_once_by_their_last_byte_have_one_effect(stage: Stage):
 
 @pytest.mark.item("C1", "C2")
 def test_with_wait_all_of_fifty_get_the_one_answer(play: Play):
-    stage = play(wait=20)
+    stage = play(wait=60)
     slow = Slow(stage)
     asked = [stage.later("k") for _ in range(50)]
     assert slow.in_transaction.wait(60)
@@ -110,7 +110,7 @@ def test_a_live_request_outlasts_its_lease(play: Play):
 
 @pytest.mark.item("C2", "E2")
 def test_who_waits_takes_over_when_the_first_did_nothing(play: Play):
-    stage = play(wait=20)
+    stage = play(wait=60)
     inside, go = threading.Event(), threading.Event()
 
     def handler(_: Seen) -> Answer:

@@ -76,7 +76,7 @@ class Workers:
         self.socket.close()
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.socket.getsockname(), 30)
+        return socket.create_connection(self.socket.getsockname(), 120)
 
     def send(self, key: str, *fields: tuple[str, str]) -> Reply:
         with self.connect() as connection:

@@ -19,6 +19,7 @@ from tests.http.scripted import OK, Scripted, Step, reset
 from tests.http.stage import Answer, Before, Play, ProxyServer, Seen, Stage, read, spoken
 from tests.http.test_wire import BAD
 from tests.polling import until
+from tests.servers import free_port
 from twicesafe import Receiver, State, wsgi
 from twicesafe._core.http.forwarding import Forwarding
 from twicesafe._core.http.problems import RequestRefused
@@ -143,8 +144,7 @@ def test_a_failed_attempt_on_a_route_that_may_run_again_invites_the_next(before:
 
 @pytest.mark.item("E10")
 def test_what_was_never_sent_may_be_sent_later(before: Before, play: Play):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     stage = play(HttpPolicy.stripe(), upstream={"url": url})  # it keeps every 503 of a handler
     for key in ("k", "k", None):
         reply = stage.send(key)
@@ -777,8 +777,7 @@ def test_what_it_counts(stage: Stage):
 
 @pytest.mark.item("O3")
 def test_failures_of_the_upstream_are_counted_with_a_key_and_without(before: Before, play: Play):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     stage = play(upstream={"url": url})
     for key in ("k", None):
         stage.send(key)

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import logging
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.http.scripted import OK, Step, reset
 from tests.http.stage import Before, Play, ProxyServer, Stage, read
 from tests.logged import logged
 from tests.polling import until
+from tests.servers import free_port
 
 SECRETS = ("SECRET-KEY", "SECRET-TOKEN", "SECRET-QUERY", "SECRET-BODY")
 SENT: tuple[Any, ...] = (
@@ -46,8 +46,7 @@ def short(stage: Stage) -> str:
 
 def nowhere() -> str:
     """A URL at which no one listens."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.mark.attack("D17")

@@ -44,7 +44,11 @@ def test_five_lines_of_curl_show_the_whole_idea(tmp_path: Path, opened: ExitStac
     bodies = []
     for line in lines:
         done = subprocess.run(
-            ["sh", "-c", f"{first}\n{line}"], capture_output=True, text=True, check=True, timeout=30
+            ["sh", "-c", f"{first}\n{line}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
         )
         head, _, body = done.stdout.replace("\r\n", "\n").partition("\n\n")
         said = line.rpartition("# ")[2]

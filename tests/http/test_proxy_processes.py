@@ -27,6 +27,7 @@ import pytest
 from tests.http.stage import Reply, Stage, read
 from tests.http.storms import storm
 from tests.polling import until
+from tests.servers import free_port
 from twicesafe import Receiver, State
 
 KILLS = int(os.environ.get("TWICESAFE_KILLS", "4"))
@@ -242,9 +243,7 @@ def test_workers_end_with_their_supervisor(shop: Shop, tmp_path: Path, opened: E
 def test_a_store_that_is_away_is_reported_and_nothing_is_sent(
     shop: Shop, tmp_path: Path, opened: ExitStack
 ):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        store = f"redis://127.0.0.1:{closed.getsockname()[1]}"
-    proxy = Proxy(shop, tmp_path, store=store)
+    proxy = Proxy(shop, tmp_path, store=f"redis://127.0.0.1:{free_port()}")
     opened.enter_context(closing(proxy))
     assert proxy.send("k").problem == "store-unavailable"
     assert proxy.admin("/ready")[0] == 503

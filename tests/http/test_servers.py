@@ -87,7 +87,7 @@ class Running:
     def send(self, key: str, body: bytes, path: str) -> Reply:
         login = ("Authorization", "Token a" if self._app.startswith("drf") else "Bearer a")
         request = Stage.request(None, key, body, "POST", path, login)  # type: ignore[arg-type]
-        with socket.create_connection(("127.0.0.1", self.port), 20) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), 120) as connection:
             connection.sendall(request)
             return read(connection)
 

@@ -211,7 +211,7 @@ def test_a_delivery_during_the_first_comes_back_later(play: Play, sender: str):
     assert begun.wait(60)
     assert deliver(stage, sender, "e-1", 2).problem == "in-progress"
     go.set()
-    assert first.result(20).status == 201
+    assert first.result(120).status == 201
     assert deliver(stage, sender, "e-1", 3).replayed
 
 

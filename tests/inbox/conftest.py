@@ -68,7 +68,7 @@ class Shop:
     def noted(self, key: str, inbox: Any = None) -> Any:
         """The record, once what was to be noted about its key is written."""
         inbox = inbox or self.inbox
-        inbox._runtime.deferred.wait(inbox.key(key).id, 10)
+        inbox._runtime.deferred.wait(inbox.key(key).id, 120)
         return self.receiver.record(key)
 
     def credit(self, amount: int = 1, door: Door | None = None) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ def main(url: str, seed: int, rounds: int) -> dict[str, object]:
 
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     keys = [f"k-{number}" for number in range(rounds)]
-    with Receiver.open(url, policy=Policy(lease=2, wait=20)) as receiver:
+    with Receiver.open(url, policy=Policy(lease=2, wait=60)) as receiver:
         receiver.process("warm", handle, "warm")
         for key in keys:
             try:

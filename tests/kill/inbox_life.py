@@ -46,7 +46,7 @@ class Life:
         except ZeroDivisionError:
             connection.rollback()
         connection.close()
-        self.inbox._runtime.deferred.wait(self.inbox.key(key).id, 20)
+        self.inbox._runtime.deferred.wait(self.inbox.key(key).id, 120)
         connection = connect(self.url)
         (found,) = run(connection, "SELECT attempt FROM twicesafe_keys WHERE state = 3")
         connection.close()

@@ -36,7 +36,7 @@ TABLES = (
 def connect(url: str) -> Any:
     """A connection that begins by itself and commits on request."""
     if url.startswith("sqlite:"):
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10)
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=120)
         connection.execute("PRAGMA synchronous=FULL")
         return connection
     if url.startswith("postgresql:"):
@@ -102,7 +102,7 @@ def apart(box: Inbox, connection: Any, number: int) -> str:
 
 
 def patiently(act: Any) -> Any:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while True:
         try:
             return act()

@@ -69,7 +69,7 @@ def ledger(folder: Path) -> Callable[[int], str]:
 
 def fenced(folder: Path) -> Callable[[int], str]:
     """An effect on a resource that knows fences: one charge per key, and none from the past."""
-    connection = sqlite3.connect(folder / RESOURCE, isolation_level=None, timeout=10)
+    connection = sqlite3.connect(folder / RESOURCE, isolation_level=None, timeout=120)
     connection.execute("PRAGMA synchronous=FULL")
 
     def charge(number: int) -> str:

@@ -62,7 +62,7 @@ def test_a_program_that_exits_on_sigterm_gives_its_claim_back(url: str):
 def test_one_that_says_nothing_leaves_its_lease(url: str):
     status, _ = terminated(url, "mute", lease=0.5)
     assert status == -signal.SIGTERM
-    with Receiver.open(url, policy=Policy(lease=0.5, wait=5)) as receiver:
+    with Receiver.open(url, policy=Policy(lease=0.5, wait=60)) as receiver:
         assert receiver.record("tx-1").state is State.IN_PROGRESS
         outcome = receiver.process("tx-1", lambda: "done")
         assert (outcome.value, outcome.attempt) == ("done", 2)

@@ -92,7 +92,7 @@ def test_a_conflict_is_a_wait_or_a_refusal(bench: Bench, page: Page):
     with pytest.raises(StillInProgressError):
         bench.call(receiver.process, "k", bench.in_mode(counter.quick))
     counter.go_on.set()
-    first.result(10)
+    first.result(120)
     assert page["conflicts_total:refused"] == 1
     assert page["deliveries_total:in_progress"] == 1
 

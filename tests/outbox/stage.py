@@ -19,7 +19,7 @@ ENGINES = ("sqlite", "postgres", "mariadb")
 def connect(url: str) -> Any:
     """A plain connection of the engine's usual driver, that begins by itself and must be committed."""
     if url.startswith("sqlite"):
-        return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=20, check_same_thread=False)
+        return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=120, check_same_thread=False)
     if url.startswith("postgresql"):
         import psycopg
 

@@ -40,14 +40,14 @@ def log_of(bootstrap: str, topic: str) -> list[Any]:
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex})
     found: list[Any] = []
-    for number in consumer.list_topics(topic, timeout=20).topics[topic].partitions:
+    for number in consumer.list_topics(topic, timeout=120).topics[topic].partitions:
         place = TopicPartition(topic, number, 0)
-        _, end = consumer.get_watermark_offsets(place, timeout=20)
+        _, end = consumer.get_watermark_offsets(place, timeout=120)
         consumer.assign([place])
         while end and (
             not found or found[-1].partition() != number or found[-1].offset() < end - 1
         ):
-            polled = consumer.poll(20)
+            polled = consumer.poll(120)
             assert polled is not None, f"{topic} stopped before its end"
             assert polled.error() is None, polled.error()
             found.append(polled)

@@ -84,7 +84,7 @@ async def test_jetstream(nats: Any, nats_url: str):
     assert await publisher.publish(sent) == [None] * 20
     assert await publisher.publish(sent[:3]) == [None] * 3  # the same ids: dropped over there
     consumer = await stream.subscribe(f"{prefix}orders", ordered_consumer=True)
-    got = [await consumer.next_msg(timeout=5) for _ in range(20)]
+    got = [await consumer.next_msg(timeout=120) for _ in range(20)]
     assert [m.data for m in got] == [m.body for m in sent]
     assert got[0].headers is not None
     assert got[0].headers["Nats-Msg-Id"] == sent[0].id

@@ -109,7 +109,7 @@ def test_two_relays_divide_the_lanes(mode: RelayMode, outbox: Outbox, put: Put, 
     """No relay dies, so nothing is repeated; and both have something to do."""
     relays = [mode.relay(broker, lease=3, batch=5).start() for _ in range(2)]
     turn = 0
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not all(relay.published for relay in relays):
         assert time.monotonic() < until, [relay.published for relay in relays]
         for key in range(8):

@@ -64,7 +64,7 @@ class Bench:
     def new_receiver(
         self, store: Any = None, *, worker_clock: Any = None, cache: int = 0, **settings: Any
     ) -> Any:
-        settings.setdefault("policy", Policy(backoff=AT_ONCE, wait=5))
+        settings.setdefault("policy", Policy(backoff=AT_ONCE, wait=120))
         settings.setdefault("observers", [self.seen.append])
         store = store or self.new_store()
         make = AsyncReceiver if self.is_async else Receiver
@@ -152,7 +152,7 @@ class Bench:
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         assert self.loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(120)
 
     def end(self) -> None:
         for receiver in self._opened:

@@ -160,10 +160,10 @@ def test_items_in_flight_elsewhere_are_waited_for(bench: Bench) -> None:
     batch = bench.start(bench.process_many, messages("a", "b", "c"), double, key=by_id)
     until(lambda: bench.store.ops().count("claim") >= 4)
     counter.go_on.set()
-    answers = batch.result(10)
+    answers = batch.result(120)
     assert [answer.value for answer in answers] == ["aa", "theirs", "cc"]
     assert answers[1].replayed
-    first.result(10)
+    first.result(120)
 
 
 def test_items_in_flight_elsewhere_are_refused_if_the_policy_says_so(bench: Bench) -> None:
@@ -176,7 +176,7 @@ def test_items_in_flight_elsewhere_are_refused_if_the_policy_says_so(bench: Benc
     assert answers[0].value == "aa"
     assert isinstance(answers[1].error, StillInProgressError)
     counter.go_on.set()
-    first.result(10)
+    first.result(120)
 
 
 def test_parked_items_fail_by_themselves(bench: Bench) -> None:

@@ -15,11 +15,11 @@ def fail(message: str) -> None:
 
 
 def test_equal_keys_that_fail_do_not_wait_for_their_own_batch(bench: Bench) -> None:
-    bench.receiver = bench.new_receiver(policy=Policy(backoff=AT_ONCE, wait=5, max_attempts=9))
+    bench.receiver = bench.new_receiver(policy=Policy(backoff=AT_ONCE, wait=120, max_attempts=9))
     began = time.monotonic()
     outcomes = bench.process_many(["a", "a", "a"], fail, key=str, concurrency=1)
     assert [type(one.error) for one in outcomes] == [RuntimeError] * 3
-    assert time.monotonic() - began < 4  # less than its time limit: it never waited
+    assert time.monotonic() - began < 60  # less than its time limit: it never waited
 
 
 @pytest.mark.parametrize("again", ["a", "b"])

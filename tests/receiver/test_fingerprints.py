@@ -122,7 +122,7 @@ def test_refused_while_the_first_is_still_running(bench: Bench, elsewhere: bool)
     with pytest.raises(FingerprintMismatchError):
         bench.call(second.process, "k", bench.in_mode(counter.slow), {"amount": 2})
     counter.go_on.set()
-    assert first.result(10).value == "done"
+    assert first.result(120).value == "done"
     assert counter.runs == 1
 
 
@@ -167,11 +167,11 @@ def test_who_waits_for_a_delivery_without_fingerprint_is_checked(bench: Bench) -
     ]
     until(lambda: riders(bench) == 4)
     counter.go_on.set()
-    assert first.result(10).value == "done"
-    assert [duplicates[i].result(10).value for i in (0, 2)] == ["done", "done"]
+    assert first.result(120).value == "done"
+    assert [duplicates[i].result(120).value for i in (0, 2)] == ["done", "done"]
     for i in (1, 3):
         with pytest.raises(FingerprintMismatchError) as caught:
-            duplicates[i].result(10)
+            duplicates[i].result(120)
         assert caught.value.fields == ("amount",)
     assert counter.runs == 1
 
@@ -186,7 +186,7 @@ def test_a_wrong_request_on_its_way_does_not_refuse_the_right_one(bench: Bench) 
     assert bench.process("k", charge, {"amount": 1}).replayed
     go_on.set()
     with pytest.raises(FingerprintMismatchError):
-        wrong.result(10)
+        wrong.result(120)
 
 
 def test_who_waits_for_a_replay_to_another_is_checked(bench: Bench) -> None:
@@ -201,10 +201,10 @@ def test_who_waits_for_a_replay_to_another_is_checked(bench: Bench) -> None:
     same = bench.start(bench.call, checked.process, "k", handler, {"amount": 1})
     until(lambda: riders(bench) == 2)
     go_on.set()
-    assert first.result(10).replayed
-    assert same.result(10).replayed
+    assert first.result(120).replayed
+    assert same.result(120).replayed
     with pytest.raises(FingerprintMismatchError):
-        other.result(10)
+        other.result(120)
 
 
 # --- one meaning of None, False and True, at every door ---------------------------------------

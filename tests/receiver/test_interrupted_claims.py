@@ -162,7 +162,7 @@ def cancelled(bench: Bench, handler: Handler, keys: str, reached: Callable[[], A
         await here.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 120)
 
     bench._wait(run())
 
@@ -236,7 +236,7 @@ def test_a_single_claim_is_given_back_from_the_pause_too(
         await here.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 120)
         record = await bench.receiver.record("k")
         assert (record.state, record.attempt) == (State.RELEASED, 0)
 

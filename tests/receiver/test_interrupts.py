@@ -194,7 +194,7 @@ def test_many_threads_on_many_keys(bench: Bench) -> None:
         return number * 2
 
     calls = [bench.start(bench.process, str(n % 20), handle, n % 20) for n in range(200)]
-    assert [call.result(30).value for call in calls] == [(n % 20) * 2 for n in range(200)]
+    assert [call.result(120).value for call in calls] == [(n % 20) * 2 for n in range(200)]
     assert runs == dict.fromkeys(range(20), 1)
 
 

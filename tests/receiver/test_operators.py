@@ -50,7 +50,7 @@ def test_release_fences_off_an_owner_that_still_runs(bench: Bench) -> None:
     assert bench.call(other.process, "k", bench.in_mode(Counter("new").quick)).value == "new"
     zombie.go_on.set()
     with pytest.raises(LeaseLostError):
-        first.result(10)
+        first.result(120)
     assert bench.process("k", zombie.quick).value == "new"
 
 
@@ -86,7 +86,7 @@ def test_work_in_progress_cannot_be_forgotten(bench: Bench) -> None:
     with pytest.raises(UsageError, match=r"in_progress.*wait until it ends"):
         bench.forget("k")
     counter.go_on.set()
-    assert first.result(10).value == "done"
+    assert first.result(120).value == "done"
 
 
 @pytest.mark.parametrize("act", ["release", "resolve", "forget"])
@@ -124,7 +124,7 @@ def test_sweep_removes_what_is_over_and_nothing_else(bench: Bench) -> None:
     assert {record.value for record in bench.records()} == {"parked", "running", "new"}
     assert [event.removed for event in bench.events(ev.Swept)] == [3, 4]
     running.go_on.set()
-    first.result(10)
+    first.result(120)
 
 
 def test_fences_do_not_restart_after_a_sweep(bench: Bench) -> None:
@@ -164,7 +164,7 @@ def test_stats_count_by_state(bench: Bench) -> None:
     stats = bench.stats()
     assert (stats.stuck, stats.expired) == (1, 2)
     running.go_on.set()
-    first.result(10)
+    first.result(120)
 
 
 def test_records_page_by_page_by_state_and_scope(bench: Bench) -> None:

@@ -27,7 +27,7 @@ def run(program: str, *args: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-X", "dev", "-c", textwrap.dedent(program), *args],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=120,
         check=False,
     )
 

@@ -306,7 +306,7 @@ def test_who_waits_in_the_same_process_gets_no_result_either(impatient: Bench) -
     second = impatient.start(impatient.process, "k", counter.slow)
     counter.go_on.set()
     with pytest.raises(NotStorableError):
-        first.result(20)
+        first.result(120)
     with pytest.raises(ResultUnavailableError):
-        second.result(20)
+        second.result(120)
     assert counter.runs == 1

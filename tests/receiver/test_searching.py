@@ -65,7 +65,7 @@ def test_stuck(bench: Bench) -> None:
     bench.clock.advance(31)
     assert values(bench, stuck=True) == ["running"]
     running.go_on.set()
-    first.result(10)
+    first.result(120)
 
 
 def test_counting_stops_at_its_limit(bench: Bench) -> None:

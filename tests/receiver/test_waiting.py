@@ -24,7 +24,7 @@ def test_a_hundred_duplicates_of_one_slow_call(bench: Bench) -> None:
     calls = [bench.start(bench.process, "k", counter.slow) for _ in range(101)]
     until(lambda: riders(bench) == 100)
     counter.go_on.set()
-    outcomes = [call.result(20) for call in calls]
+    outcomes = [call.result(120) for call in calls]
     assert counter.runs == 1
     assert [outcome.value for outcome in outcomes] == [{"same": "bytes"}] * 101
     assert sum(not outcome.replayed for outcome in outcomes) == 1
@@ -42,7 +42,7 @@ def test_a_duplicate_of_running_work_does_not_look_at_the_store(
     second = bench.start(bench.process, "k", counter.slow)
     until(lambda: riders(bench) == 1)
     counter.go_on.set()
-    assert (first.result(10).value, second.result(10).value) == (5, 5)
+    assert (first.result(120).value, second.result(120).value) == (5, 5)
     assert len(looks) == 1
 
 
@@ -54,7 +54,7 @@ def test_a_duplicate_in_another_process_waits_and_replays(bench: Bench) -> None:
     second = bench.start(bench.call, other.process, "k", bench.in_mode(counter.slow))
     until(lambda: other.store.log)
     counter.go_on.set()
-    assert (first.result(10).value, second.result(10).value) == (5, 5)
+    assert (first.result(120).value, second.result(120).value) == (5, 5)
     assert (second.result().replayed, counter.runs) == (True, 1)
 
 
@@ -73,8 +73,8 @@ def test_a_waiter_takes_over_when_the_owner_fails(bench: Bench, elsewhere: bool)
     until(lambda: waiter.store.log if elsewhere else riders(bench))
     counter.go_on.set()
     with pytest.raises(ValueError, match="owner failed"):
-        owner.result(10)
-    outcome = second.result(10)
+        owner.result(120)
+    outcome = second.result(120)
     assert (outcome.value, outcome.replayed, outcome.attempt) == ("second try", False, 2)
     assert bench.record("k").cause == "failed"
 
@@ -102,7 +102,7 @@ def test_many_waiters_of_a_failing_owner_run_one_at_a_time(bench: Bench) -> None
     calls = [bench.start(bench.process, "k", flaky) for _ in range(20)]
     until(lambda: riders(bench) == 19)
     counter.go_on.set()
-    results = [call.exception(20) or call.result() for call in calls]
+    results = [call.exception(120) or call.result() for call in calls]
     assert sum(isinstance(result, ValueError) for result in results) == 2
     assert [r.value for r in results if not isinstance(r, ValueError)] == [3] * 18
     assert (counter.runs, most) == (3, 1)
@@ -118,12 +118,12 @@ def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
     began = time.monotonic()
     with pytest.raises(StillInProgressError) as caught:
         bench.call(second.process, "k", bench.in_mode(counter.slow))
-    assert time.monotonic() - began < 4  # less than its time limit: it did not wait
+    assert time.monotonic() - began < 60  # less than its time limit: it did not wait
     assert caught.value.retry_after is not None
     assert 0 < caught.value.retry_after <= 1
     assert (caught.value.http_status, caught.value.retryable) == (409, True)
     counter.go_on.set()
-    first.result(10)
+    first.result(120)
     assert counter.runs == 1
     assert bench.events(ev.Refused)[-1].reason == "StillInProgressError"
 
@@ -145,7 +145,7 @@ def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -
         bench.call(impatient.process, "k", bench.in_mode(counter.quick))
     assert riding == []  # it went to the store by itself
     counter.go_on.set()
-    assert first.result(10).value == waiter.result(10).value == "done"
+    assert first.result(120).value == waiter.result(120).value == "done"
     assert counter.runs == 1
 
 
@@ -159,10 +159,10 @@ def test_the_wait_has_a_deadline(bench: Bench, elsewhere: bool) -> None:
     began = time.monotonic()
     with pytest.raises(StillInProgressError, match=r"wait=0.1") as caught:
         bench.call(second.process, "k", bench.in_mode(counter.slow))
-    assert 0.09 <= time.monotonic() - began < 4
+    assert 0.09 <= time.monotonic() - began < 60
     assert caught.value.retry_after is not None
     counter.go_on.set()
-    first.result(10)
+    first.result(120)
 
 
 def test_waiters_are_bounded(bench: Bench) -> None:
@@ -174,7 +174,7 @@ def test_waiters_are_bounded(bench: Bench) -> None:
         bench.process("k", counter.slow)
     assert caught.value.retryable
     counter.go_on.set()
-    assert [call.result(10).value for call in calls] == ["done"] * 3
+    assert [call.result(120).value for call in calls] == ["done"] * 3
 
 
 def test_a_waiter_that_gave_up_makes_room(bench: Bench) -> None:
@@ -187,7 +187,7 @@ def test_a_waiter_that_gave_up_makes_room(bench: Bench) -> None:
         with pytest.raises(StillInProgressError):
             bench.process("k", counter.slow)
     counter.go_on.set()
-    first.result(10)
+    first.result(120)
 
 
 def test_different_keys_do_not_wait_for_each_other(bench: Bench) -> None:
@@ -196,7 +196,7 @@ def test_different_keys_do_not_wait_for_each_other(bench: Bench) -> None:
     assert counter.entered.wait(60)
     assert bench.process("b", counter.quick).value == "done"
     counter.go_on.set()
-    first.result(10)
+    first.result(120)
 
 
 def test_a_handler_that_waits_for_itself_gets_an_error(bench: Bench) -> None:
@@ -255,6 +255,6 @@ def test_a_wait_is_one_event(bench: Bench, elsewhere: bool) -> None:
         if bench.events(ev.Waited):
             break
     counter.go_on.set()
-    first.result(10)
+    first.result(120)
     (waited,) = bench.events(ev.Waited)
     assert waited.seconds >= 0.09

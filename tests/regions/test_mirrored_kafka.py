@@ -32,7 +32,7 @@ class Mirrored(Topic):
 
     def known(self) -> set[str]:
         """Asked for all of them: who asks for one by its name creates it."""
-        return set(self._asker.list_topics(timeout=20).topics)
+        return set(self._asker.list_topics(timeout=120).topics)
 
 
 def test_what_was_processed_does_not_run_in_the_other_cluster(own_server: Callable[..., Any]):

@@ -36,7 +36,7 @@ class FerretDB(Server):
 
     def database_url(self, database: str) -> str:
         """The URL of a store in this database."""
-        return f"mongodb://127.0.0.1:{self.port}/{database}?timeout=30"
+        return f"mongodb://127.0.0.1:{self.port}/{database}?timeout=120"
 
     def command(self) -> Sequence[str]:
         data = self.folder / "data"

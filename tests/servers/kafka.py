@@ -181,4 +181,4 @@ class RealKafka(Kafka):
         from confluent_kafka.admin import AdminClient
 
         client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        return bool(client.list_topics(timeout=5).brokers)
+        return bool(client.list_topics(timeout=60).brokers)

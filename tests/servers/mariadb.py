@@ -75,7 +75,12 @@ class MariaDB(Server):
         import pymysql
 
         connection = pymysql.connect(
-            host="127.0.0.1", port=self.port, user="root", connect_timeout=5, autocommit=True
+            host="127.0.0.1",
+            port=self.port,
+            user="root",
+            connect_timeout=60,
+            autocommit=True,
+            ssl_disabled=True,
         )
         with connection, connection.cursor() as cursor:
             cursor.execute(sql)

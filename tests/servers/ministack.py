@@ -74,7 +74,7 @@ class Dynamodb(Ministack):
 
     def table_url(self, table: str) -> str:
         """The URL of a store in this table."""
-        return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint}&timeout=20"
+        return f"dynamodb://{table}?region=us-east-1&endpoint={self.endpoint}&timeout=120"
 
     @contextmanager
     def fresh(self) -> Iterator[str]:

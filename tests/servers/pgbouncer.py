@@ -48,6 +48,6 @@ max_client_conn = 500
     def answers(self) -> bool:
         import psycopg
 
-        with psycopg.connect(self.url, autocommit=True, connect_timeout=5) as connection:
+        with psycopg.connect(self.url, autocommit=True, connect_timeout=60) as connection:
             connection.execute("SELECT 1")
         return True

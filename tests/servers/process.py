@@ -8,6 +8,7 @@ first and the servers in good order.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import random
 import shutil
@@ -165,17 +166,40 @@ def find_program(*names: str, remedy: str) -> str:
 
 
 def free_port() -> int:
-    """Below the range of outgoing connections, so that a port stays ours while a server restarts."""
+    """A port that no other run of tests is given while this process lives, and that refuses connections until
+    somebody listens there. It is below the range of outgoing connections, so that it stays ours while a
+    server restarts."""
     chosen = random.SystemRandom()
     for _ in range(200):
         port = chosen.randrange(15000, 32000)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
+                _ports.reserve(port)
             except OSError:
                 continue
             return port
     raise NoServerError("no free port between 15000 and 32000")
+
+
+class _Ports:
+    """Byte N of a file that all runs of a user share is locked by the process that was given port N."""
+
+    def __init__(self) -> None:
+        self._pid = self._file = 0
+        self._given: set[int] = set()
+
+    def reserve(self, port: int) -> None:
+        if self._pid != os.getpid():  # a forked child has none of the locks of its parent
+            self._pid, self._given = os.getpid(), set()
+            self._file = os.open(f"/tmp/twicesafe-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT)
+        if port in self._given:
+            raise OSError(f"port {port} was given already")
+        fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        self._given.add(port)
+
+
+_ports = _Ports()
 
 
 def new_folder(name: str) -> Path:

@@ -44,6 +44,44 @@ def test_a_killed_server_comes_back_on_its_port_with_what_it_kept(
     assert server.client().get("a") == b"1"
 
 
+@pytest.mark.parametrize("engine", ["postgres", "postgres16"])
+def test_a_database_that_a_test_has_left_is_as_a_new_one(
+    engine: str, request: pytest.FixtureRequest
+) -> None:
+    import psycopg
+
+    server = request.getfixturevalue(engine)
+
+    def ask(url: str, sql: str) -> Any:
+        with psycopg.connect(url, autocommit=True) as connection:
+            done = connection.execute(sql)  # type: ignore[arg-type]
+            return done.fetchall() if done.description else None
+
+    inside = (
+        "SELECT nspname, nspacl::text, nspowner::regrole::text, (SELECT count(*) FROM pg_class WHERE relnamespace = n.oid)"
+        " FROM pg_namespace n WHERE nspname !~ '^pg_' ORDER BY 1"
+    )
+    with server.fresh() as used, server.fresh() as first:
+        new = ask(first, inside)
+        name = used.rpartition("/")[2]
+        for sql in (
+            "CREATE TABLE left_here (id int)",
+            "CREATE SCHEMA other CREATE TABLE one (id int)",
+            f'ALTER DATABASE "{name}" SET default_transaction_read_only = on',
+        ):
+            ask(used, sql)
+        forgotten = psycopg.connect(used)
+    with server.fresh() as again:
+        assert again != used
+        assert ask(again, inside) == new
+        assert ask(again, "SHOW default_transaction_read_only") == [("off",)]
+        with pytest.raises(psycopg.OperationalError):
+            forgotten.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(used)
+    forgotten.close()
+
+
 @pytest.mark.parametrize("settings", [{}, {"cluster_enabled": "yes"}], ids=["alone", "cluster"])
 def test_a_server_whose_port_was_taken_meanwhile_gets_another(
     settings: dict[str, str], own_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -56,6 +94,17 @@ def test_a_server_whose_port_was_taken_meanwhile_gets_another(
         server = own_server("valkey", **settings)
     assert server.running
     assert server.port != taken
+
+
+def test_a_port_is_given_once_also_to_other_processes() -> None:
+    port = free_port()
+    with pytest.raises(OSError, match="given already"):
+        process._ports.reserve(port)
+    script = f"from tests.servers.process import _ports; _ports.reserve({port})"
+    other = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "BlockingIOError" in other.stderr
 
 
 def test_nothing_survives_a_run_that_is_killed() -> None:

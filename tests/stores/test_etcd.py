@@ -57,7 +57,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def client(kind: str, etcd_url: str) -> Iterator[Any]:
-    client = KINDS[kind](etcd_url + "?timeout=30")
+    client = KINDS[kind](etcd_url + "?timeout=120")
     yield client
     client.close()
 
@@ -94,7 +94,7 @@ def test_a_large_result_of_another_process_is_found_and_the_next_one_in_one_call
         assert (
             client.perform(complete(key, client.perform(claim(key)).fence, b"L" * 2000)) is Ack.OK
         )
-    with contextlib.closing(KINDS[kind](etcd_url + "?timeout=30")) as other:
+    with contextlib.closing(KINDS[kind](etcd_url + "?timeout=120")) as other:
         other.perform(claim(Key("warm")))
         calls: list[str] = []
         other.store.router.tap = lambda when, call: (
@@ -179,7 +179,7 @@ def test_a_worker_whose_clock_is_hours_off_decides_the_same(
     kind: str, client: Any, etcd_url: str, hours: int
 ) -> None:
     fence = client.perform(claim(KEY)).fence
-    other = KINDS[kind](etcd_url + "?timeout=30", clock=lambda: wall_clock() + hours * HOUR)
+    other = KINDS[kind](etcd_url + "?timeout=120", clock=lambda: wall_clock() + hours * HOUR)
     with contextlib.closing(other):
         assert other.perform(claim(KEY, B)).verdict is Verdict.BUSY
         assert other.perform(Renew(KEY.id, A, fence, MINUTE)) is Ack.OK
@@ -195,7 +195,7 @@ def test_an_operator_whose_clock_is_ahead_does_not_shorten_the_retention(
 ) -> None:
     fence = client.perform(claim(KEY)).fence
     client.perform(complete(KEY, fence, retention=24 * HOUR))
-    other = KINDS[kind](etcd_url + "?timeout=30", clock=lambda: wall_clock() + 48 * HOUR)
+    other = KINDS[kind](etcd_url + "?timeout=120", clock=lambda: wall_clock() + 48 * HOUR)
     with contextlib.closing(other):
         assert other.perform(Forget(KEY.id, "cat", "erasure", MINUTE)) is Ack.OK
     [lease] = raw.leases_of(prefix_of(etcd_url))
@@ -406,7 +406,7 @@ def test_a_batch_pauses_once_for_all_of_its_requests(
 
 def test_a_restarted_server_is_used_again(kind: str, own_server: Callable[..., Any]) -> None:
     server = own_server("etcd")
-    client = KINDS[kind](f"{server.url}?timeout=30")
+    client = KINDS[kind](f"{server.url}?timeout=120")
     with contextlib.closing(client):
         fence = client.perform(claim(KEY)).fence
         server.restart()
@@ -634,7 +634,7 @@ import multiprocessing, sys
 from tests.stores.test_etcd import _in_child
 from twicesafe import Receiver
 
-with Receiver.open(sys.argv[1] + "?timeout=30") as receiver:
+with Receiver.open(sys.argv[1] + "?timeout=120") as receiver:
     assert receiver.process("shared", lambda: "parent").value == "parent"
     context = multiprocessing.get_context("fork")
     results = context.Queue()

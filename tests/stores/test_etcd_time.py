@@ -19,7 +19,7 @@ KEY = Key("order-77")
 
 @pytest.fixture(params=KINDS)
 def client(request: pytest.FixtureRequest, etcd_url: str) -> Iterator[Any]:
-    client = KINDS[request.param](etcd_url + "?timeout=30")
+    client = KINDS[request.param](etcd_url + "?timeout=120")
     yield client
     client.close()
 

@@ -149,7 +149,8 @@ def test_unrelated_keys_do_not_wait_behind_it(url: str, held: Held):
     """Also those that travel in one batch with it, and those of the same event loop."""
     if url.startswith("sqlite"):
         pytest.skip("SQLite has one writer: an open transaction holds every key")
-    with Receiver.open(url, policy=HASTY) as receiver:
+    patient = f"{url}{'&' if '?' in url else '?'}timeout=60"
+    with Receiver.open(patient, policy=HASTY) as receiver:
         items = ["held", *FREE]
         results = receiver.process_many(items, str, key=str)
         assert [type(each).__name__ for each in results] == ["Failure"] + ["Outcome"] * 20

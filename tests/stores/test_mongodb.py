@@ -334,7 +334,7 @@ def test_a_server_that_is_killed_and_started_again_is_used_again(
     own_server: Callable[..., Any], kind: str
 ):
     server = own_server("mongodb")
-    url = server.url.replace("timeout=30", "timeout=2")
+    url = server.url.replace("timeout=120", "timeout=2")
     with AnyReceiver(url, is_async=kind == "async") as receiver:
         assert receiver.process("before", str, "paid").value == "paid"
         server.kill()
@@ -355,7 +355,7 @@ async def test_a_cut_does_not_make_callers_fail_each_other(mongodb: Any, mongodb
     second one's write on a server that does not support it: that empties the pool each time, for an hour here."""
     with Proxy(mongodb.port) as proxy:
         url = mongodb_url.replace(str(mongodb.port), str(proxy.port))
-        url = url.replace("timeout=30", "timeout=3600&pool=1")
+        url = url.replace("timeout=120", "timeout=3600&pool=1")
         store = AsyncMongodbStore.open(url)
         await store.perform(claim(A, Key("warm")))
         proxy.held = True
@@ -367,7 +367,7 @@ async def test_a_cut_does_not_make_callers_fail_each_other(mongodb: Any, mongodb
         await asyncio.to_thread(proxy.cut)
         proxy.held = False
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 failed = await asyncio.gather(*tasks, return_exceptions=True)
                 assert {type(one) for one in failed} == {StoreUnavailableError}
                 won = await store.perform(claim(B, Key("second")))

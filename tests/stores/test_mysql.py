@@ -200,12 +200,12 @@ def test_whatever_the_server_defaults_to(own_server: Any):
         assert receiver.process('it\'s \\ a "key"', lambda: "it's \\ a value").value
         assert receiver.process('it\'s \\ a "key"', lambda: "").value == "it's \\ a value"
         record = receiver.record('it\'s \\ a "key"')
-        assert abs(record.created_at.timestamp() - time.time()) < 5
+        assert abs(record.created_at.timestamp() - time.time()) < 600
         assert {finding.level for finding in receiver.doctor()} == {"ok"}
 
 
 def test_leases_end_by_the_servers_clock(mariadb_url: str):
-    policy = Policy(lease=0.2, wait=5)
+    policy = Policy(lease=0.2, wait=60)
     with Receiver.open(mariadb_url, policy=policy) as receiver:
         receiver.store.perform(ClaimRequest(Key("k"), A, 200))
         outcome = receiver.process("k", lambda: "taken over")

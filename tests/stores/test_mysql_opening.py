@@ -38,11 +38,11 @@ def shown(error: BaseException) -> str:
 
 
 def refused(url: str, kind: type[TwicesafeError]) -> str:
-    """What opening says, within five seconds and a little, without the password."""
+    """What opening says, long before the operating system would give up, without the password."""
     began = time.monotonic()
     with pytest.raises(kind) as caught:
         MysqlStore.open(url)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60
     text = shown(caught.value)
     assert "hunter2" not in text
     assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message

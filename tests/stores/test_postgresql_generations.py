@@ -272,7 +272,7 @@ def test_a_waiter_hears_of_a_record_of_an_older_generation(store: PostgresStore)
         until(lambda: watcher.execute(marked).fetchone()[0])
         turn(store)
         store.perform(Complete(KEY.id, A, mine.fence, HOUR, b"x"))
-        waiting.result(10)
+        waiting.result(120)
 
 
 # --- how generations end ---------------------------------------------------------------------

@@ -35,11 +35,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def met(kind: str, url: str) -> BaseException:
-    """What the first call meets, within the time-out of 5 s and a little."""
+    """What the first call meets, long before the operating system would give up."""
     began = time.monotonic()
     with pytest.raises(Exception) as caught, DriverReceiver(kind, url) as client:  # noqa: PT011
         client.process("k", str, 1)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60
     return caught.value
 
 

@@ -23,7 +23,7 @@ OLD = "UPDATE twicesafe_keys SET expires_at = 1 WHERE expires_at > 0"
 
 @pytest.fixture
 def receiver(postgres_url: str) -> Iterator[Receiver]:
-    with Receiver.open(postgres_url, policy=Policy(wait=5)) as opened:
+    with Receiver.open(postgres_url, policy=Policy(wait=60)) as opened:
         yield opened
 
 

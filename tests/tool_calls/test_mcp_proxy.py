@@ -18,6 +18,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
 
+from tests.servers import free_port
 from twicesafe import AsyncReceiver, State
 from twicesafe._core.tool_calls.answers import ToolAnswer
 from twicesafe._core.tool_calls.json_rpc import (
@@ -250,9 +251,7 @@ async def test_a_client_that_leaves_does_not_stop_the_call() -> None:
 
 
 async def test_nothing_was_sent_to_a_server_that_is_gone() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     tools = {"charge": RULE}
     async with AsyncReceiver.open("memory://") as receiver:
         worker = Worker(ProxySettings(upstream=url, sweep=0, mcp={"tools": tools}), receiver)
