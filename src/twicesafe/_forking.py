@@ -13,12 +13,12 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import NoReturn, TypeAlias
 
-__all__ = ["RenewedLock", "around_fork", "end_child", "in_child", "pid"]
+__all__ = ["RenewedLock", "around_fork", "end_child", "in_child", "pid", "without_children"]
 
 _Hook: TypeAlias = Callable[[], None]
 _Hooks: TypeAlias = dict[object, Callable[[], _Hook | None]]
@@ -59,6 +59,17 @@ def end_child() -> NoReturn:
             traceback.print_exception(error)
     finally:  # also if nothing can be written to stderr
         os._exit(status)
+
+
+@contextmanager
+def without_children() -> Iterator[None]:
+    """A child that is forked inside this block, and comes to its end, exits there."""
+    process = pid
+    try:
+        yield
+    finally:
+        if pid != process:
+            end_child()
 
 
 def _add(hooks: _Hooks, hook: _Hook) -> None:

@@ -36,7 +36,7 @@ STUDY: Final = Study(
     about=(
         "Durable functions. Processes call, submit and complete runs, whose functions have steps, undos, "
         "sleeps, waits, branches and failures. Processes die before and after every effect and request, "
-        "callers are cancelled at any time, and operators and signals come at any time. It runs the shipped code: steps, run, undoing, completing, "
+        "callers are cancelled at any time, by others and by their own steps, and operators and signals come at any time. It runs the shipped code: steps, run, undoing, completing, "
         "lifecycle, memory store, and the lease keeper without its thread. Invariants are checked after "
         "every request that reaches the store, and at every start, reply and answer."
     ),
@@ -47,7 +47,7 @@ STUDY: Final = Study(
     written=written,
     wanted=(
         *(f"fault: {kind}" for kind in FAULTS),
-        *(f"incident: {kind}" for kind in (*INCIDENTS, "cancel")),
+        *(f"incident: {kind}" for kind in (*INCIDENTS, "cancel", "cancels itself")),
         *(f"state: {state}" for state in State),
         *(f"repeat: {why}" for why in ("raised", "interrupted")),
         *(f"effect: {what}" for what in ("step", "undo", "died beside it", "cancelled beside it")),

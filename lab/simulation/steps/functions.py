@@ -104,7 +104,7 @@ class Function:
 
     def _branches(self, op: Op) -> list[Any]:
         works: list[Any] = [partial(self._play, part) for part in op.branches]
-        found = gathered(self._process, works, op.joins)
+        found = gathered(self._runtime, works, op.joins)
         errors = [end[1] for end in found if end is not None and end[1] is not None]
         if errors:
             raise errors[0]
@@ -140,7 +140,7 @@ class Function:
             if end == "before":
                 self._die()
             try:
-                ask(lambda resume: process.after(seconds, resume))
+                self._runtime.wait(lambda resume: process.after(seconds, resume))
             except asyncio.CancelledError:
                 world.seen["effect", "cancelled beside it"] += 1
                 self._happened(execution, op, number % 2 == 0)
@@ -150,6 +150,8 @@ class Function:
                 self._happened(execution, op, world.network.faulty)
                 self._die()
             world.seen["effect", "undo" if name.startswith("undo:") else "step"] += 1
+            if op.cancels and execution.number == 0:
+                self._runtime.cancel_itself()
             if execution.number < fails:
                 execution.end = "raised"
                 raise BoomError(name)

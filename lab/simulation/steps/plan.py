@@ -71,6 +71,8 @@ class Op(msgspec.Struct, frozen=True):
     """It waits for all branches, as a pool of threads does; else for the first error, like `gather`."""
     aborts: bool = False
     """Of a wait: the signal "no" aborts the run."""
+    cancels: bool = False
+    """Its first execution cancels its own task at its end."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -125,6 +127,7 @@ class _Draw:
         self.rng = Random(f"steps/{seed}")
         self.probes = Random(f"steps/probes/{seed}")
         self.cancels = Random(f"steps/cancels/{seed}")
+        self.itself = Random(f"steps/cancels itself/{seed}")
         self.seed = seed
         self.trouble = self.rng.choice((0.0, 0.25, 0.5, 0.8))
         self.kinds = [kind for kind in FAULTS if self.chance() < 0.4] or ["crash after"]
@@ -155,6 +158,7 @@ class _Draw:
         undo = self.chance() < 0.5
         slow = self.chance() < 0.15
         more["probe_fails"] = self.probes.choice((0, 0, 1, 9))
+        more["cancels"] = self.itself.random() < 0.1 * (self.trouble > 0)
         return Op(
             "run",
             f"step-{self.names}",

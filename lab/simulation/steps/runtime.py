@@ -7,8 +7,9 @@ in it as they are, and wait in virtual time. The driver, the flows and `Steps` a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from greenlet import getcurrent
 
@@ -65,27 +66,45 @@ class FlowRun:
 
 
 class _Awaiting:
-    """The same for the async version. Its fibre waits in these methods, so that no coroutine is suspended."""
+    """The same for the async version: each call suspends the coroutine, and `_await` performs it."""
 
     def __init__(self, run: FlowRun) -> None:
         self._run = run
-        self.perform = run.perform
 
-    async def record(self, ask: Any) -> Any:
-        return self._run.perform(ask)
+    async def perform(self, command: Any) -> Any:
+        return await _Suspended(lambda: self._run.perform(command))
 
-    claim = record
+    claim = record = perform
 
     async def invoke(self, claim: ActiveClaim, run: Callable[[], Any]) -> Any:
-        return self._run.invoke(claim, run)
+        return await _Suspended(lambda: self._run.invoke(claim, run))
 
 
-def _awaited(work: Coroutine[Any, Any, Reply]) -> Any:
+class _Suspended:
+    """What a coroutine awaits: it is suspended with this work."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Callable[[], Any], Any, Any]:
+        return (yield self._work)
+
+
+def _await(coroutine: Coroutine[Any, Any, Reply]) -> Reply:
+    """Called in a fibre: what an event loop does. What the awaited work returns or raises, a cancellation too,
+    the coroutine gets where it is suspended."""
+    resume: Callable[[], Any] = partial(coroutine.send, None)
     try:
-        work.send(None)
+        while True:
+            work = resume()
+            try:
+                resume = partial(coroutine.send, work())
+            except (Exception, asyncio.CancelledError) as error:
+                resume = partial(coroutine.throw, error)
     except StopIteration as end:
-        return end.value
-    raise AssertionError("it was suspended")
+        return cast("Reply", end.value)
+    finally:
+        coroutine.close()
 
 
 class Runtime:
@@ -100,6 +119,8 @@ class Runtime:
         """The fibre of the call, which a cancellation stops. Branches are other ones."""
         self._records: FlowRun | None = None
         """The flow of that fibre which records now: it is not stopped before the answer."""
+        self._pending: asyncio.CancelledError | None = None
+        """The caller cancelled itself between two waits: it is stopped at the next one."""
 
     def run(self, work: Any) -> Any:
         """As the async runtime does."""
@@ -113,7 +134,7 @@ class Runtime:
         if not self.process.world.plan.fast:
             return self.run(take(state, call))
         if self.process.number % 2:
-            return self._run(lambda run: _awaited(take_fast_async(state, call, _Awaiting(run))))
+            return self._run(lambda run: _await(take_fast_async(state, call, _Awaiting(run))))
         return self._run(lambda run: take_fast(state, call, run))
 
     def _run(self, work: Callable[[FlowRun], Any]) -> Any:
@@ -146,14 +167,25 @@ class Runtime:
         else:
             caller.interrupt(error)
 
+    def cancel_itself(self) -> None:
+        """Called in a fibre: code of the caller cancels its own task, which stops where it next waits."""
+        world = self.process.world
+        if getcurrent() is self._caller and world.network.faulty:
+            world.seen["incident", "cancels itself"] += 1
+            if world.say:
+                world.say(f"!! {self.name} cancels itself")
+            self._pending = asyncio.CancelledError()
+
     def _perform(self, command: Any, run: FlowRun) -> Any:
         kind, process = type(command), self.process
         if kind is Sleep:
-            return self._wait(
+            return self.wait(
                 lambda resume: process.after(command.seconds, resume), run if command.firm else None
             )
         if kind is Watch:
-            return ask(lambda resume: process.after(min(command.seconds, command.poll), resume))
+            return self.wait(
+                lambda resume: process.after(min(command.seconds, command.poll), resume)
+            )
         if kind is Invoke:
             return self._invoke(command, run)
         if kind is Detach:
@@ -167,10 +199,16 @@ class Runtime:
             command.request if kind is Within else command, run if records else None
         )
 
-    def _wait(self, command: Any, records: FlowRun | None) -> Any:
+    def wait(self, command: Any, records: FlowRun | None = None) -> Any:
         """Wait in this fibre; `records`: the flow that a cancellation does not stop meanwhile."""
-        if records is None or getcurrent() is not self._caller:
+        if getcurrent() is not self._caller:
             return ask(command)
+        pending, self._pending = self._pending, None
+        if records is None:
+            if pending is not None:
+                raise pending
+            return ask(command)
+        records.cancelled = pending or records.cancelled
         self._records = records
         try:
             return ask(command)
@@ -184,7 +222,7 @@ class Runtime:
         carry(self.process, self.name, [request], fault, arrived)  # type: ignore[arg-type]
 
     def _request(self, request: Any, records: FlowRun | None) -> Any:
-        answers = self._wait(lambda resume: self._send(request, resume), records)
+        answers = self.wait(lambda resume: self._send(request, resume), records)
         if answers is None:
             raise unavailable()
         if isinstance(answers[0], Exception):
@@ -206,7 +244,7 @@ class Runtime:
     def _detach(self, command: Detach) -> Any:
         """The rest runs in its own fibre, which cannot be stopped."""
         rest = [lambda: self.run(command.flow)]
-        [ended] = gathered(self.process, rest, joins=True, timeout=command.timeout)
+        [ended] = gathered(self, rest, joins=True, timeout=command.timeout)
         if ended is None:
             raise TimeoutError("it goes on in its thread")
         value, error = ended
@@ -219,12 +257,13 @@ Ended = tuple[Any, BaseException | None]
 
 
 def gathered(
-    process: Process, works: list[Callable[[], Any]], joins: bool, timeout: float | None = None
+    runtime: Runtime, works: list[Callable[[], Any]], joins: bool, timeout: float | None = None
 ) -> list[Ended | None]:
     """Called in a fibre: run each in a new one; the results and errors of those that ended in time.
 
     `joins`: wait for all of them, else only until the first error.
     """
+    process = runtime.process
     ends: list[Ended | None] = [None] * len(works)
     waiting: list[Callable[..., None]] = []
 
@@ -249,5 +288,5 @@ def gathered(
             process.fibers.append(fiber)
             process.world.after(0.0, process, fiber.go)
 
-    ask(wait)
+    runtime.wait(wait)
     return ends

@@ -38,7 +38,7 @@ def _simpler_script(script: Script) -> Iterator[Script]:
 def _simpler_op(op: Op) -> Iterator[Op]:
     plain = Op(op.kind, op.name, branches=op.branches)
     for field in ("seconds", "undo", "dies", "tries", "timeout", "probe", "probe_fails", "caught",
-                  "fickle", "undo_fails", "undo_dies", "joins", "aborts"):  # fmt: skip
+                  "fickle", "undo_fails", "undo_dies", "joins", "aborts", "cancels"):  # fmt: skip
         yield replace(op, **{field: getattr(plain, field)})
 
 

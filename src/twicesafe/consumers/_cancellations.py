@@ -15,7 +15,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from .. import _forking
+from .._forking import without_children
 from .._runtime.flow_run import time_limit
 
 __all__ = ["contained", "contained_async"]
@@ -28,14 +28,11 @@ def contained(handler: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(handler)
     def handle(*given: Any) -> Any:
-        process = _forking.pid
-        try:
-            return handler(*given)
-        except asyncio.CancelledError as error:
-            raise RuntimeError(CANCELLED) from error
-        finally:
-            if _forking.pid != process:
-                _forking.end_child()
+        with without_children():
+            try:
+                return handler(*given)
+            except asyncio.CancelledError as error:
+                raise RuntimeError(CANCELLED) from error
 
     return handle
 
@@ -47,10 +44,11 @@ def contained_async(
 
     @functools.wraps(handler)
     async def handle(*given: Any) -> Any:
-        process, task = _forking.pid, asyncio.current_task()
+        task = asyncio.current_task()
         assert task is not None
         try:
-            result = await handler(*given)
+            with without_children():
+                result = await handler(*given)
         except asyncio.CancelledError as error:
             if is_ending():
                 raise
@@ -60,9 +58,6 @@ def contained_async(
                 raise
             _uncancel(task)
             raise RuntimeError(CANCELLED) from error
-        finally:
-            if _forking.pid != process:
-                _forking.end_child()
         if task.cancelling() and not is_ending():  # it cancelled itself, and had nothing to await
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)

@@ -6,7 +6,8 @@
     receiver.completer().run()                  # in the foreground, until `stop`
 
 Any number of nodes may run one: a claim decides which of them gets a run. It needs the functions, so
-decorate them before it starts. A run that fails is logged, and never raises from the completer.
+decorate them before it starts. A run that fails is logged, and never raises from the completer. If a run forks
+and the child comes to the end of the run, the child exits.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 
 from .._core.durable import run_operations
 from .._core.durable.run_requests import DueRun
+from .._forking import without_children
 from .._values.closed import require_open
 from .._values.context import key_scope
 from .._values.settings import Duration, seconds
@@ -139,7 +141,7 @@ class Completes(ReceiverBase):
                 else:
                     report.add("skipped")
                 return
-            with key_scope(*call.durable.around):
+            with without_children(), key_scope(*call.durable.around):
                 durable._answer(call)
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -210,7 +212,7 @@ class AsyncCompletes(ReceiverBase):
                 else:
                     report.add("skipped")
                 return
-            with key_scope(*call.durable.around):
+            with without_children(), key_scope(*call.durable.around):
                 await durable._answer(call)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
@@ -285,10 +287,8 @@ class Completer(_CompleterBase):
         self._own.has_run = True
         try:
             self._receiver._complete(run, self._report, self._stopped.is_set)
-        except (
-            BaseException
-        ) as error:  # `sys.exit()` in a step, for example: it must not end this process
-            _log_failed(error)
+        except BaseException as error:  # also `sys.exit()` in a step: it must not end this process
+            self._report.count(error)
 
     def start(self) -> None:
         """Work in a separate thread, until `stop`."""
