@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pymysql
 import pytest
 
-from twicesafe import AsyncReceiver, Key, Policy, Receiver, State
+from twicesafe import AsyncReceiver, Inbox, Key, Policy, Receiver, State
 from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Read, Verdict
 from twicesafe._engines.mysql import MysqlStore
+from twicesafe._engines.mysql.one_column import LARGE
 from twicesafe._engines.mysql.programs import MysqlPrograms
 from twicesafe._engines.sql.commands import Query
 from twicesafe.errors import StoreError, StoreUnavailableError
@@ -163,6 +164,49 @@ def test_results_of_any_size_come_back_from_a_batch(store: MysqlStore):
     assert [replay.result == result for replay, result in zip(replays, results, strict=True)] == (
         [True] * len(keys)
     )
+
+
+def test_a_large_result_comes_back_after_the_server_has_lowered_its_limit(
+    mariadb_url: str, mariadb: Any
+):
+    """The server joins no values to one that is longer than max_allowed_packet."""
+    large = os.urandom(LARGE + 1)
+    first, second = Key("first"), Key("second")
+    with closing(MysqlStore.open(mariadb_url)) as store:
+        for key in (first, second):
+            won = store.perform(ClaimRequest(key, A, HOUR))
+            assert store.perform(Complete(key.id, A, won.fence, HOUR, large)) is Ack.OK
+    with limited(mariadb, LARGE), closing(MysqlStore.open(mariadb_url)) as store:
+        assert store.perform(ClaimRequest(first, B, HOUR)).result == large
+        assert store.perform(ClaimRequest(first, B, HOUR)).result == large  # now it is known
+        replays = store.perform_many([ClaimRequest(key, B, HOUR) for key in (first, second)])
+        assert [replay.result for replay in replays] == [large, large]
+
+
+@contextmanager
+def limited(mariadb: Any, most: int) -> Iterator[None]:
+    """New connections have this limit."""
+    mariadb.execute(f"SET GLOBAL max_allowed_packet = {most:d}")
+    try:
+        yield
+    finally:
+        mariadb.execute("SET GLOBAL max_allowed_packet = DEFAULT")
+
+
+def test_an_expired_record_with_a_large_result_is_replaced_in_the_callers_transaction(
+    mariadb_url: str,
+):
+    first, second = "x" * (LARGE + 1), "y" * (LARGE + 1)
+    policy = Policy(max_result_bytes=2 * LARGE)
+    with Inbox.open(mariadb_url, policy=policy) as inbox, other_session(mariadb_url) as cursor:
+        connection = cursor.connection
+        connection.autocommit(False)
+        answers = [inbox.process(connection, "k", lambda: first) for _ in range(2)]
+        cursor.execute("UPDATE twicesafe_keys SET expires_at = 1")
+        connection.commit()
+        answers += [inbox.process(connection, "k", lambda: second) for _ in range(2)]
+    assert [answer.value for answer in answers] == [first, first, second, second]
+    assert [answer.replayed for answer in answers] == [False, True, False, True]
 
 
 def test_what_does_not_fit_is_an_error_and_never_cut(store: MysqlStore):

@@ -9,6 +9,7 @@
     connection       one connection: how it is opened, and how it runs a command
     schema, doctor   creates and checks the tables; checks the server
     programs         the requests: one statement each, for one request or for many
+    one_column       the record that a claim returns, as one column
     owner_updates    the SQL of complete, fail and renew
     sweep            how expired records are deleted, and why fences never restart
     row_lookup       how rows are locked by number without waiting for other rows

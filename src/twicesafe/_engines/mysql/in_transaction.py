@@ -21,10 +21,11 @@ from ..._core.protocol import Claimed, Verdict
 from ..._values.records import Row
 from ...errors import AtomicityBrokenError, TooLargeError
 from ...stores._base import Program
-from ..sql.commands import CAUSES, STATES, Change, Query, explained, scope_text
+from ..sql.commands import Change, Query, scope_text
 from ..sql.in_transaction import InTransaction, look, savepoint
 from ..sql.layouts import NARROW, Layout
-from .programs import ANSWER, MysqlPrograms
+from .one_column import RECORD, record_from
+from .programs import MysqlPrograms
 from .sweep import GATE
 
 __all__ = ["UTC_NOW", "MysqlInTransaction"]
@@ -66,7 +67,7 @@ class MysqlInTransaction(InTransaction):
             f" {now}, {now}, 1, 0, '')"
         )
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {programs.records}.n"
-        self._answered = f"{ANSWER.format(now=now)}, n"
+        self._answered = f"{RECORD.format(now=now)}, id, n"
         # By its number: at REPEATABLE READ a lookup by id also locks the gap below it, and the keys in
         # that gap could not be claimed until the caller commits.
         self._leave = (
@@ -99,13 +100,16 @@ class MysqlInTransaction(InTransaction):
                 f"SELECT {self._answered} FROM {self.programs.records} WHERE id IN ({places}) FOR UPDATE",
                 tuple(stored(ask.id) for ask in ordered),
             )
-        by_id = {row[0]: row for row in rows}
+        width = self.programs.layout.width
+        by_id = {row[1]: row for row in rows}
         answers: dict[bytes, Entered] = {}
         for ask in ordered:
-            row = by_id[stored(ask.id)]
-            answer = _answer(ask, row) or (yield from self._decide(ask))
+            record, _, number = by_id[stored(ask.id)]
+            answer = None if record is None else _answer(ask, *record_from(record, ask.id, width))
+            if answer is None:
+                answer = yield from self._decide(ask)
             mark = marks[ask.id]
-            answers[ask.id] = Entered(answer, mark and (mark, row[-1]))
+            answers[ask.id] = Entered(answer, mark and (mark, number))
         return [answers[ask.id] for ask in asks]
 
     def leave(self, ask: Leave) -> Program[bool]:
@@ -144,14 +148,8 @@ def _values_of(ask: Enter, id_: bytes) -> tuple[Any, ...]:
     )
 
 
-def _answer(ask: Enter, columns: Any) -> Claimed | None:
+def _answer(ask: Enter, row: Row, now: int) -> Claimed | None:
     """The answer from the record; None: decide under a lock."""
-    _, numbers, owner, fingerprint, result, _ = columns
-    state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
-    if owner == ask.owner:
-        return Claimed(Verdict.WON, fence, attempt, CAUSES[cause])
-    row = Row(
-        *(ask.id, (), "", STATES[state], fence, attempt, owner, lease, 0, changed, expires),
-        *(bool(hold), CAUSES[cause], fingerprint, result),
-    )
-    return look(explained(row), ask, now)
+    if row.owner == ask.owner:
+        return Claimed(Verdict.WON, row.fence, row.attempt, row.cause)
+    return look(row, ask, now)

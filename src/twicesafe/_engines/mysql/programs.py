@@ -28,13 +28,9 @@ from ..._values.records import Row, SweepReport
 from ...errors import CorruptRecordError
 from ...stores._base import Program
 from ..sql.commands import (
-    CAUSES,
-    STATES,
-    TEXT_OR_RESULT,
     Change,
     Query,
     atomically,
-    explained,
     row_from,
     scope_text,
     with_whole_id,
@@ -42,23 +38,17 @@ from ..sql.commands import (
 from ..sql.layouts import NARROW, Layout
 from ..sql.moving import RecordMoves
 from ..sql.programs import ACTS, NOTHING_SWEPT, READING, SqlPrograms
+from .one_column import RECORD, record_from, stored_id
 from .owner_updates import DONE, owner_updates, owner_values, placeholders, table_of_values
 from .run_programs import MysqlRuns
 from .schema import BEGIN, MysqlSchema
 from .sweep import Sweeper
 
-__all__ = ["ANSWER", "NOW", "MysqlPrograms"]
+__all__ = ["NOW", "MysqlPrograms"]
 
 NOW: Final = "(UNIX_TIMESTAMP(NOW(6)) * 1000 DIV 1)"
 """Milliseconds of the server's clock at the start of the statement. Sessions use UTC, so that no hour
 occurs twice."""
-
-ANSWER: Final = (
-    "id, CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now}),"
-    " owner, fingerprint, "
-    + TEXT_OR_RESULT.format(of="", error="CAST(error AS BINARY)", result="result")
-)
-"""The numbers are one text, because PyMySQL takes longer for a column than the server for a row."""
 
 _NO_WAIT: Final = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "
 """MariaDB: a claim does not wait in the server for a row that another session locks. The store decides
@@ -99,7 +89,7 @@ class MysqlPrograms(SqlPrograms):
         """The floor as last read: without RETURNING, a claim must know its fence in advance."""
         self._known: dict[bytes, None] = {}
         self._load = self.mark(f"SELECT {self.columns}, {now} FROM {self.records} WHERE id = ?")
-        self._answered = ANSWER.format(now=now)
+        self._answered = RECORD.format(now=now)
         self._look = f"SELECT {self._answered} FROM {self.records} WHERE id IN "
         self._into = (
             f"INSERT INTO {self.records} (id, owner, lease_until, hold, fingerprint, scope, value,"
@@ -263,7 +253,7 @@ class MysqlPrograms(SqlPrograms):
         if ask.id in self._known:
             # A waiter or a late duplicate: read, and do not lock the row that the owner will write.
             rows = yield Query(self._look + "(%s)", (self.stored(ask.id),))
-            answer = self._answer(ask, rows[0], timed) if rows else None
+            answer = self._answer(ask, rows[0][0], timed) if rows else None
             if answer is not None:
                 return answer
         if self.returning:
@@ -278,9 +268,7 @@ class MysqlPrograms(SqlPrograms):
                 (self.stored(ask.id),),
             )
             self._floor = rows[0][-1]
-            if rows[0][0] is None:  # no record: the insert failed because the floor had changed
-                return None
-        return self._answer(ask, rows[0], timed)
+        return self._answer(ask, rows[0][0], timed)
 
     def _claim_all(self, asks: list[ClaimRequest]) -> Program[list[Any]]:
         sql = self._start_all(len(asks))
@@ -292,9 +280,9 @@ class MysqlPrograms(SqlPrograms):
             yield Change(sql, values)
             ids = tuple(stored(ask.id) for ask in asks)
             rows = yield Query(self._look + placeholders(len(asks)), ids)
-        by_id = {row[0]: row for row in rows}
-        found = [(ask, by_id.get(stored(ask.id))) for ask in asks]
-        return [None if row is None else self._answer(ask, row) for ask, row in found]
+        width = self.layout.width
+        by_id = {stored_id(record, width): record for (record,) in rows if record is not None}
+        return [self._answer(ask, by_id.get(stored(ask.id))) for ask in asks]
 
     def _claim_values(self, ask: ClaimRequest) -> tuple[Any, ...]:
         """`index` refuses text: the server would take the number that it begins with."""
@@ -304,18 +292,17 @@ class MysqlPrograms(SqlPrograms):
             *(scope_text(key.scope), key.value),
         )
 
-    def _answer(self, ask: ClaimRequest, columns: Any, timed: bool = False) -> Any:
-        """The answer to this claim from its record; None: decide under a lock."""
-        _, numbers, owner, fingerprint, result, *_ = columns
-        state, fence, attempt, lease, changed, expires, hold, cause, now = map(int, numbers.split())
+    def _answer(self, ask: ClaimRequest, record: bytes | None, timed: bool = False) -> Any:
+        """The answer to this claim from its record; None: decide under a lock.
+
+        There may be no record yet: without RETURNING, nothing is inserted if the floor has changed.
+        """
+        if record is None:
+            return None
         try:
-            row = Row(
-                *(ask.id, (), "", STATES[state], fence, attempt, owner, lease, 0, changed, expires),
-                *(bool(hold), CAUSES[cause], fingerprint, result),
-            )
-        except IndexError:
-            return _corrupt()
-        row = explained(row) if state > 3 else row
+            row, now = record_from(record, ask.id, self.layout.width)
+        except CorruptRecordError as error:
+            return error
         answer = None if lifecycle.is_expired(row, now) else lifecycle.look(row, ask, now)
         if answer is not None and answer.verdict is Verdict.WON:
             answer.now = now if timed else 0
