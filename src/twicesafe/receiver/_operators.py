@@ -102,8 +102,8 @@ class Operators(OperatorFlows):
         steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. ``by``, ``why``: if anything was rewritten, the audit log gets one entry for the whole call. It may
-        run during deliveries: an answer that changes meanwhile is left alone.
+        to continue. ``by``, ``why``: the audit log gets one entry before the first answer is rewritten, and one in the
+        end, with the numbers. It may run during deliveries: an answer that changes meanwhile is left alone.
         """
         return self._runtime.run(self._reencrypt(limit, after, by, why))
 
@@ -222,8 +222,8 @@ class AsyncOperators(OperatorFlows):
         steps and signals of durable runs that no worker has now.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. ``by``, ``why``: if anything was rewritten, the audit log gets one entry for the whole call. It may
-        run during deliveries: an answer that changes meanwhile is left alone.
+        to continue. ``by``, ``why``: the audit log gets one entry before the first answer is rewritten, and one in the
+        end, with the numbers. It may run during deliveries: an answer that changes meanwhile is left alone.
         """
         return await self._runtime.run(self._reencrypt(limit, after, by, why))
 
