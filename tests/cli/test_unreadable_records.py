@@ -60,19 +60,39 @@ def test_keys_archive_moves_the_others_and_tells_of_it(
     assert json.loads(line(*words, "--json").out)["unreadable_count"] == 1
 
 
-def test_records_leaves_it_out_and_warns_of_it(damaged: Line, caplog: pytest.LogCaptureFixture):
-    async def listed() -> list[str]:
+def test_records_and_their_pages_leave_it_out_and_warn_of_it(
+    damaged: Line, caplog: pytest.LogCaptureFixture
+):
+    async def listed() -> None:
         async with AsyncReceiver.open(damaged.url) as receiver:
-            return [record.value async for record in receiver.records()]
+            assert [record.value async for record in receiver.records()] == ["k2", "k0"]
+            page, _ = await receiver.records_page()
+            assert [record.value for record in page] == ["k2", "k0"]
 
     with Receiver.open(damaged.url) as receiver:
         assert [record.value for record in receiver.records()] == ["k2", "k0"]
-    assert asyncio.run(listed()) == ["k2", "k0"]
+        assert [record.value for record in receiver.records_page()[0]] == ["k2", "k0"]
+    asyncio.run(listed())
     told = [one.getMessage() for one in caplog.records if one.name == "twicesafe"]
-    assert [NAMED in message and "left out 1 unreadable record" in message for message in told] == [
-        True,
-        True,
-    ]
+    left_out = [NAMED in each and "left out 1 unreadable record" in each for each in told]
+    assert left_out == [True] * 4
+
+
+def test_bulk_actions_change_the_others_and_name_it(damaged: Line):
+    which = ("keys", "forget", "--since", "1d", "--by", "ana", "--why", "x")
+    tried = damaged(*which, "--dry-run")
+    assert f"1 record cannot be read ({NAMED})" in tried.out
+    found = json.loads(damaged(*which, "--dry-run", "--json").out)
+    assert [id_[:8] for id_ in found["unreadable"]] == [NAMED]
+    done = damaged(*which, "--yes")
+    assert "2 keys forgotten" in done.out
+    assert f"1 record cannot be read ({NAMED})" in done.out
+
+
+def test_its_id_is_not_said_to_be_missing(damaged: Line):
+    ran = damaged("keys", "show", "--id", NAMED)
+    assert ran.status == 1
+    assert f"1 record cannot be read ({NAMED})" in ran.err
 
 
 def test_stats_count_it(damaged: Line):

@@ -14,6 +14,7 @@ import pytest
 
 from tests.consumers.test_dead_letters import Place
 from tests.dashboard.conftest import ALL, HIDDEN, Visitor, words
+from tests.regions.test_unreadable_records import damage
 from twicesafe import AsyncReceiver, Key, Outbox, OutboxRelay, Policy, Receiver
 from twicesafe.consumers import DeadLetter, DeadLetters
 from twicesafe.dashboard import Access, dashboard
@@ -330,3 +331,15 @@ def test_what_cannot_be_a_dashboard_is_refused(receiver: Receiver):
     for hosts in ("ops.example.com", (), ("*",), ("https://ops.example.com",), ("ops:80",)):
         with pytest.raises(ConfigurationError, match="hosts"):
             dashboard(receiver, resolve_access=lambda _: "all", hosts=hosts)
+
+
+async def test_keys_that_cannot_be_read_are_named(visit: Enter, receiver: Receiver, tmp_path: Path):
+    receiver.process("k0", int)
+    receiver.process("k1", int)
+    damage(f"sqlite:///{tmp_path}/keys.db", "k1")
+    page = words(await visit().get("/keys"))
+    assert f"1 record cannot be read ({Key('k1').short})" in page
+    assert "k0" in page
+    page = words(await visit().get(f"/keys?id={Key('k1').short}"))
+    assert f"1 record cannot be read ({Key('k1').short})" in page
+    assert "No key matches" not in page

@@ -178,9 +178,12 @@ def test_the_commands_use_the_ring_of_the_settings(
     assert line("keys", "reencrypt").status == 2  # who, and why?
     report = line("keys", "reencrypt", "--json", *SIGNED).data
     assert (report["examined"], report["rewritten"], report["after"]) == (1, 1, "")
-    assert "0 answers of 2 records" in line("keys", "reencrypt", *SIGNED).out
-    (entry,) = line("audit", "--json").data["actions"]
-    assert (entry["by"], entry["why"]) == ("ana", "new key (1 answer of 1 record)")
+    assert "0 answers of 3 records" in line("keys", "reencrypt", *SIGNED).out
+    entries = line("audit", "--json").data["actions"]
+    assert [(entry["by"], entry["why"]) for entry in entries] == [
+        ("ana", "new key (1 answer of 1 record)"),
+        ("ana", "new key (started)"),
+    ]
     ring = KeyRing.load(f"file:{keys}")
     with Receiver.open(store, policy=Policy(encryption=ring)) as receiver:
         assert receiver.process("k", lambda: "other").value == SECRET

@@ -21,7 +21,7 @@ from twicesafe import (
 from twicesafe import events as ev
 from twicesafe._core.protocol import Complete, Read, Release, Rewrite
 from twicesafe.encryption import KeyRing
-from twicesafe.errors import ResultUnavailableError
+from twicesafe.errors import ResultUnavailableError, StoreUnavailableError
 
 OLD, NEW = {"old": os.urandom(32)}, {"new": os.urandom(32)}
 RING = KeyRing(OLD)
@@ -256,16 +256,36 @@ def test_reencrypting_is_bounded_and_resumes(sealed: Bench):
     assert [o.value for o in sealed.process_many(range(130), never, key=str)] == list(range(130))
 
 
-def test_reencrypting_has_one_audit_entry_for_the_whole_act(sealed: Bench):
+def test_reencrypting_has_audit_entries_for_the_whole_act(sealed: Bench):
     sealed.process_many(range(3), lambda n: n, key=str)
     sealed.policy(encryption=KeyRing(NEW | OLD))
     with pytest.raises(UsageError, match="by= is required"):
         sealed.call(sealed.receiver.reencrypt, by=" ")
     for _ in range(2):  # the second one finds nothing to rewrite
         sealed.call(sealed.receiver.reencrypt, by="ana", why="the old key leaked")
+    ended, started = sealed.call(sealed.receiver.audit_log)
+    assert (started.by, started.why) == ("ana", "the old key leaked (started)")
+    assert (ended.by, ended.why) == ("ana", "the old key leaked (3 answers of 3 records)")
+    assert (ended.scope, ended.value[:10]) == (("twicesafe", "operators"), "reencrypt-")
+
+
+def test_a_reencryption_that_breaks_halfway_is_in_the_audit_log(sealed: Bench):
+    sealed.process_many(range(3), lambda n: n, key=str)
+    sealed.policy(encryption=KeyRing(NEW | OLD))
+    rewritten: list[Rewrite] = []
+
+    def break_down(ask: Any) -> Any:
+        if isinstance(ask, Rewrite):
+            rewritten.append(ask)
+            if len(rewritten) == 2:
+                raise StoreUnavailableError("gone")
+        return None
+
+    sealed.store.before = break_down
+    with pytest.raises(StoreUnavailableError):
+        sealed.call(sealed.receiver.reencrypt, by="ana", why="the old key leaked")
     (entry,) = sealed.call(sealed.receiver.audit_log)
-    assert (entry.by, entry.why) == ("ana", "the old key leaked (3 answers of 3 records)")
-    assert (entry.scope, entry.value[:10]) == (("twicesafe", "operators"), "reencrypt-")
+    assert (entry.by, entry.why) == ("ana", "the old key leaked (started)")
 
 
 def test_reencrypting_leaves_everything_else_as_it_was(sealed: Bench):

@@ -18,6 +18,7 @@ from rich.text import Text
 from .. import Receiver, Record
 from .._core.bulk_actions import ActionResult, act_on_listed
 from .._core.commands import Flow
+from .._core.operations import page_of
 from .._core.protocol import Browse, Count
 from .._core.searching import MOST, Conditions
 from .._values.quantities import per_second
@@ -91,11 +92,16 @@ def act_on_all(
     """``words``: the verb, its past form and the meaning: release, released, "the next delivery …"."""
     verb, done, meaning = words
     with while_reading(screen):
-        matched, listed = _listed(receiver, conditions, SHOWN if bulk.dry_run else bulk.limit)
+        matched, listed, unreadable = _listed(
+            receiver, conditions, SHOWN if bulk.dry_run else bulk.limit
+        )
     _announce(screen, listed, matched, bulk)
+    screen.tell_unreadable(unreadable)
     if bulk.dry_run or not listed:
         if screen.json:
-            screen.data({"matched": matched, "dry_run": bulk.dry_run, done: 0})
+            screen.data(
+                {"matched": matched, "dry_run": bulk.dry_run, done: 0, "unreadable": unreadable}
+            )
         return
     _confirm(f"{verb} {counted(len(listed), 'key')} ({meaning})?", bulk.yes)
     outcomes = _Outcomes(done)
@@ -124,18 +130,21 @@ def act_on_all(
         raise typer.Exit(NO)
 
 
-def _listed(receiver: Receiver, conditions: Conditions, limit: int) -> tuple[int, list[Record]]:
-    """How many match, and the newest of them, at most `limit`. On Redis each page is a scan over all keys, so
-    pages are large, and the first is read with the count."""
+def _listed(
+    receiver: Receiver, conditions: Conditions, limit: int
+) -> tuple[int, list[Record], list[str]]:
+    """How many match, the newest of them, at most `limit`, and the ids of those that cannot be read. On Redis each page
+    is a scan over all keys, so pages are large, and the first is read with the count."""
     asked = receiver._asked(conditions)
     asks = (Count(MOST, **asked), Browse(min(PAGE, limit), **asked))
     matched, page = receiver._runtime.run(receiver._together(*asks))
-    found, after = page.view(), page.after
-    while after and len(found) < limit:
+    found, unreadable = page.view(), dict.fromkeys(page.unreadable)
+    while page.after and len(found) < limit:
         size = min(PAGE, limit - len(found))
-        more, after = receiver.records_page(limit=size, after=after, **conditions)
-        found += more
-    return matched, found
+        page = receiver._runtime.run(page_of(Browse(size, **asked, after=page.after)))
+        found += page.view()
+        unreadable |= dict.fromkeys(page.unreadable)
+    return matched, found, list(unreadable)
 
 
 class _Outcomes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from .. import Key, Receiver, Record
 from .._core.operations import page_of
 from .._core.protocol import Browse
-from .._core.searching import Browsing, named_ids
+from .._core.searching import Browsing
 from .._values.records import AuditEntry, State
 from .._values.steps import StepState
 from ..archive import Archive
@@ -25,7 +25,6 @@ from .output import (
     Screen,
     ago,
     audit_data,
-    counted,
     record_data,
     shortened,
     state_text,
@@ -107,15 +106,9 @@ def list_keys(
         return
     if records or not page.unreadable:
         _print_rows(screen, records, full, none)
-    _print_unreadable(screen, page.unreadable)
+    screen.tell_unreadable(page.unreadable)
     if more:
         screen.say(Text(f"more keys follow: add --after {more}, or --all", "dim"))
-
-
-def _print_unreadable(screen: Screen, ids: Collection[str]) -> None:
-    if ids:
-        said = f"{counted(len(ids), 'record')} cannot be read ({named_ids(ids)}): damaged, or written by a newer version"
-        screen.say(Text("!", "yellow"), said)
 
 
 def _list_all(
@@ -137,7 +130,7 @@ def _list_all(
             page, header = [], False
     if page or (header and not unreadable):
         _print_rows(screen, page, full, none, header)
-    _print_unreadable(screen, unreadable)
+    screen.tell_unreadable(unreadable)
 
 
 def _print_rows(

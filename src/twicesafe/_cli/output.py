@@ -9,7 +9,7 @@ from __future__ import annotations
 import json as json_
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, Final, TextIO
 
@@ -17,7 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .._edges.readable import BETWEEN, MEANINGS, ago, bytes_text, counted, shortened, visible
+from .._edges.readable import (
+    BETWEEN,
+    MEANINGS,
+    ago,
+    bytes_text,
+    counted,
+    shortened,
+    unreadable_words,
+    visible,
+)
 from .._values.records import AuditEntry, Record, State
 from .._values.steps import StepRecord
 
@@ -86,6 +95,11 @@ class Screen:
         """Print text for people; nothing with ``--json``."""
         if not self.json:
             self.out.print(*parts, markup=False)
+
+    def tell_unreadable(self, ids: Collection[str]) -> None:
+        """Name the records that a list had to leave out."""
+        if ids:
+            self.say(Text("!", "yellow"), unreadable_words(ids))
 
     def place(self, url: str, suffix: str = "") -> None:
         """Print the store's URL on one line, so that it can be copied."""

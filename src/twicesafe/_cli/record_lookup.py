@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from .. import Key, Receiver, Record
+from .._core.operations import page_of
+from .._core.protocol import Browse
+from .._edges.readable import unreadable_words
 from .exits import USAGE, CommandEnded
 from .output import BETWEEN, visible
 
@@ -73,7 +76,11 @@ def _check(value: str | None, scope: Sequence[str] | None, digits: str | None) -
 
 
 def _by_digits(receiver: Receiver, digits: str) -> Record:
-    found, _ = receiver.records_page(id=digits, limit=2)
+    asked = receiver._asked({"id": digits})
+    page = receiver._runtime.run(page_of(Browse(2, **asked)))
+    found = page.view()
+    if page.unreadable and not found:
+        raise CommandEnded(unreadable_words(page.unreadable))
     if not found:
         raise CommandEnded(f"there is no record whose id starts with {digits}")
     if len(found) > 1:

@@ -45,8 +45,8 @@ def reencrypt_keys(
     r"""Encrypt recorded answers with the first key of the key ring, newest first.
 
     The key ring is \[policy] encryption in twicesafe.toml, or TWICESAFE_POLICY_ENCRYPTION. The command can
-    run during deliveries, and again after a crash. It writes one entry to the audit log: --by, --why and the number of
-    answers. Exit status 1 if an answer does not decrypt.
+    run during deliveries, and again after a crash. The audit log gets an entry with --by and --why before the first
+    change, and one in the end, with the number of answers. Exit status 1 if an answer does not decrypt.
     Example: [cyan]TWICESAFE_POLICY_ENCRYPTION=file:keys.txt twicesafe keys reencrypt --by ana --why "new key"[/]
     """
     screen = Screen(json)

@@ -194,10 +194,14 @@ REENCRYPTED: Final = 50
 
 
 def reencrypt(
-    cipher: Cipher | None, limit: int | None, after: str, steps: bool = False
+    cipher: Cipher | None,
+    limit: int | None,
+    after: str,
+    audited: Callable[[str], Flow[None]],
+    steps: bool = False,
 ) -> Flow[ReencryptReport]:
     """Encrypt recorded answers with the first key of the ring, newest first; `steps`: and the payloads of durable
-    runs that no worker has now.
+    runs that no worker has now. `audited("started")` runs before the first answer is rewritten.
 
     Answers that are recorded meanwhile have that key already. An answer that changes meanwhile is left
     alone, so it may run beside deliveries, and again after a crash.
@@ -227,6 +231,8 @@ def reencrypt(
                     unreadable.append(row.id[:4].hex())
                     continue
                 if ask is not None:
+                    if not rewritten + changed:
+                        yield from audited("started")
                     done = (yield ask) is Ack.OK
                     rewritten, changed = rewritten + done, changed + (not done)
         examined, after = examined + len(page.rows), page.after

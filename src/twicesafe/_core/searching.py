@@ -148,9 +148,14 @@ def moment_of(when: Any, name: str, now: int) -> int | None:
     return now - round(seconds(when, name) * 1000)
 
 
-def browse(asked: Mapping[str, Any], limit: int, after: str) -> Flow[tuple[list[Record], str]]:
+def browse(
+    asked: Mapping[str, Any], limit: int, after: str, tell: Callable[[Collection[str]], None]
+) -> Flow[tuple[list[Record], str]]:
+    """``tell`` gets the ids of unreadable records, if there are any."""
     check_limit(limit)
     page = yield from page_of(Browse(limit, **asked, after=after))
+    if page.unreadable:
+        tell(page.unreadable)
     return page.view(), page.after
 
 

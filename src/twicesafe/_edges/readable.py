@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Final
 
+from .._core.searching import named_ids
 from .._values.records import State
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "counted",
     "shortened",
     "state_words",
+    "unreadable_words",
     "visible",
 ]
 
@@ -68,6 +71,14 @@ def state_words(state: State) -> str:
 def counted(number: int, thing: str) -> str:
     """1 message, 2 messages."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def unreadable_words(ids: Collection[str]) -> str:
+    """What a list says about records that it had to leave out; empty: there are none."""
+    if not ids:
+        return ""
+    cannot = f"{counted(len(ids), 'record')} cannot be read ({named_ids(ids)})"
+    return f"{cannot}: damaged, or written by a newer version"
 
 
 _HASHES: Final = re.compile(r"(hidden:[0-9a-f]{8})[0-9a-f]{24}\b", re.ASCII)

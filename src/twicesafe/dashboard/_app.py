@@ -133,13 +133,14 @@ class Dashboard(Visits):
             page = keys_page(filters, [], "", visit.access, visit.now)
             return self._html(visit, "keys", page=page, status=400)
         backend = self._backend
-        records, following, matched = await backend.counted_page(filters, PAGE, after, UP_TO)
+        found, matched = await backend.counted_page(filters, PAGE, after, UP_TO)
         page = keys_page(
             filters,
-            records,
-            following,
+            found.view(),
+            found.after,
             visit.access,
             visit.now,
+            unreadable=found.unreadable,
             stats=await backend.stats(),
             matched=matched,
             matched_up_to=UP_TO,

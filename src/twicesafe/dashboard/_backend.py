@@ -27,7 +27,7 @@ from .._core.outbox.requests import (
     Relays,
     Unpark,
 )
-from .._core.protocol import Browse, Count, Read
+from .._core.protocol import Browse, Count, Page, Read
 from .._core.searching import MOST, Question
 from .._runtime.adapting import for_threads
 from .._values.closed import Closed
@@ -156,8 +156,8 @@ class Backend:
 
     async def counted_page(
         self, filters: Filters, limit: int, after: str, up_to: int
-    ) -> tuple[list[Record], str, int]:
-        """A page, the cursor of the next one, and how many match, counted up to this number."""
+    ) -> tuple[Page, int]:
+        """A page, and how many match, counted up to this number."""
         asked = self._receiver._asked(filters.arguments())
         with self._cached.joined() as count:
             page, matched, *counted = await self._together(
@@ -166,7 +166,7 @@ class Backend:
             if counted:
                 self._cached.counted(*counted)
                 self._counted_at = datetime.now(UTC)
-        return page.view(), page.after, matched
+        return page, matched
 
     async def counts(
         self, several: Sequence[Filters], shown: Filters, limit: int

@@ -6,14 +6,23 @@ number of its parts. Both come from senders and may name people.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
 from .._core.durable.run_state import FAILURE, INNER, UNDO
-from .._edges.readable import BETWEEN, MEANINGS, ago, counted, shortened, state_words, visible
+from .._edges.readable import (
+    BETWEEN,
+    MEANINGS,
+    ago,
+    counted,
+    shortened,
+    state_words,
+    unreadable_words,
+    visible,
+)
 from .._values.records import AuditEntry, Cause, Record, State, Stats
 from .._values.steps import StepRecord, StepState
 from ..observers._activity import Trouble
@@ -114,6 +123,8 @@ class KeysPage:
     first_path: str
     actions: tuple[tuple[KeyAction, str], ...]
     """Actions on everything that matches, and their paths."""
+    unreadable: str
+    """Which records could not be read, in words; empty: none."""
     empty: str
 
 
@@ -124,6 +135,7 @@ def keys_page(
     access: Access,
     now: datetime,
     *,
+    unreadable: Collection[str] = (),
     stats: Stats | None = None,
     matched: int | None = None,
     matched_up_to: int = 0,
@@ -154,7 +166,8 @@ def keys_page(
             for action in KEY_ACTIONS.values()
             if access.may_act and action.states
         ),
-        empty="" if records else _nothing(filters, stats),
+        unreadable=unreadable_words(unreadable),
+        empty="" if records or unreadable else _nothing(filters, stats),
     )
 
 

@@ -79,7 +79,8 @@ class Inspection(OperatorFlows):
         self, *, limit: int = 100, after: str = "", **conditions: Unpack[Conditions]
     ) -> tuple[list[Record], str]:
         """A page of `records`, and the cursor of the next page (empty: last page)."""
-        return self._runtime.run(searching.browse(self._asked(conditions), limit, after))
+        page = searching.browse(self._asked(conditions), limit, after, warn_of_unreadable)
+        return self._runtime.run(page)
 
     def count(self, *, up_to: int | None = None, **conditions: Unpack[Conditions]) -> int:
         """How many records meet the conditions of `records`.
@@ -169,7 +170,8 @@ class AsyncInspection(OperatorFlows):
         self, *, limit: int = 100, after: str = "", **conditions: Unpack[Conditions]
     ) -> tuple[list[Record], str]:
         """A page of `records`, and the cursor of the next page (empty: last page)."""
-        return await self._runtime.run(searching.browse(self._asked(conditions), limit, after))
+        page = searching.browse(self._asked(conditions), limit, after, warn_of_unreadable)
+        return await self._runtime.run(page)
 
     async def count(self, *, up_to: int | None = None, **conditions: Unpack[Conditions]) -> int:
         """How many records meet the conditions of `records`.

@@ -117,13 +117,17 @@ class OperatorFlows(ReceiverBase):
         if by is not None:
             operations.check_operator(None, by, why)
         cipher, steps = self.policy.encryption, self._keeps_steps
-        report = yield from operations.reencrypt(cipher, limit, after, steps)
-        if by is not None and report.rewritten:
-            counts = (
-                f"({_counted(report.rewritten, 'answer')} of {_counted(report.examined, 'record')})"
-            )
-            said = f"{why[: operations.LONGEST - len(counts) - 1]} {counts}".strip()
-            yield from audited_act("reencrypt", by, said, self._resolved.retention_ms)
+
+        def audited(progress: str) -> Flow[None]:
+            if by is not None:
+                said = f"{why[: operations.LONGEST - len(progress) - 3]} ({progress})".strip()
+                yield from audited_act("reencrypt", by, said, self._resolved.retention_ms)
+
+        # Twice, because nothing is rewritten that the audit log does not know of: it may break halfway.
+        report = yield from operations.reencrypt(cipher, limit, after, audited, steps)
+        if report.rewritten:
+            counts = _counted(report.rewritten, "answer"), _counted(report.examined, "record")
+            yield from audited(" of ".join(counts))
         return report
 
     def _tell_sample(self, stats: Stats) -> Stats:

@@ -102,8 +102,8 @@ class Operators(OperatorFlows):
         the arguments, steps and signals of durable runs that no worker is running.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. ``by``, ``why``: for the audit log, which gets one entry for the whole call if anything was rewritten.
-        It may run during deliveries: an answer that changes meanwhile is left alone.
+        to continue. ``by``, ``why``: the audit log gets one entry before the first answer is rewritten, and one at the
+        end, with the numbers. It may run during deliveries: an answer that changes meanwhile is left alone.
         """
         return self._runtime.run(self._reencrypt(limit, after, by, why))
 
@@ -222,8 +222,8 @@ class AsyncOperators(OperatorFlows):
         the arguments, steps and signals of durable runs that no worker is running.
 
         ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. ``by``, ``why``: for the audit log, which gets one entry for the whole call if anything was rewritten.
-        It may run during deliveries: an answer that changes meanwhile is left alone.
+        to continue. ``by``, ``why``: the audit log gets one entry before the first answer is rewritten, and one at the
+        end, with the numbers. It may run during deliveries: an answer that changes meanwhile is left alone.
         """
         return await self._runtime.run(self._reencrypt(limit, after, by, why))
 
