@@ -296,7 +296,7 @@ class Backend:
         if not self.has_outbox:
             return None
         try:
-            # Not through `Outbox`: that would create the tables, and to look must change nothing.
+            # Not through `Outbox`: that would create the tables, and looking must change nothing.
             found: T = await self._call(self._receiver.store.outbox.perform, request)
         except SchemaVersionError:
             return None

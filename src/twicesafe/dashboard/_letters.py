@@ -155,7 +155,7 @@ def _replayed(chosen: int, replayed: int, held: int) -> AppliedAction:
 
 def _discarded(discarded: int, unaudited: int) -> AppliedAction:
     if not discarded:
-        words = "There is no such letter any more."
+        words = "This letter no longer exists."
         return AppliedAction(changed=False, title="Nothing was changed", details=(words,))
     details = ["The keys stay parked: a late repeat does not run."]
     if unaudited < discarded:

@@ -11,7 +11,7 @@ What they share or are made of:
     _connection     an async source on one connection, for RabbitMQ, NATS and Redis
     _kafka_member   the thread that polls and commits; `_kafka_transactions`: it commits in transactions
     _kafka_settings, _kafka_records        the URL's settings; a record as a message
-    _kafka_offsets, _kafka_processed       where a partition goes on; the log of processed ids
+    _kafka_offsets, _kafka_processed       where a partition continues; the log of processed ids
     _kafka_status                          how far a group is behind
     _amqp, _jetstream, _redis_entries, _sqs_settings       what each broker sends or is asked
 

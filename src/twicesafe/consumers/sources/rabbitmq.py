@@ -82,7 +82,7 @@ class RabbitSource(ConnectionSource):
         self._returns_by_closing = False
         """Returning messages one by one would break their order."""
         self._leaving = False
-        """The channel closes when nothing is held any more."""
+        """The channel closes when no message is held."""
 
     @classmethod
     def open(cls, url: str) -> Self:
