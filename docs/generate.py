@@ -702,16 +702,14 @@ def errors_page() -> str:
     rows = []
     for name in errors.__all__:
         cls = getattr(errors, name)
-        parent = cls.__mro__[1].__name__
         extra = sorted(set(_init_names(cls)) - {"message", "key"})
         rows.append(
             (
                 code(name),
-                code(parent),
+                own_doc(cls),
                 str(cls.http_status),
                 "yes" if cls.retryable else "no",
                 ", ".join(map(code, extra)),
-                own_doc(cls),
             )
         )
     return f"""# Errors
@@ -726,7 +724,7 @@ Your handler's own exceptions are not in this list. They reach the caller unchan
 {fitted(textwrap.dedent(tree))}
 ```
 
-{table("error", "is a", "HTTP", "retryable", "also has", "meaning", rows=rows)}"""
+{table("error", "meaning", "HTTP", "retryable", "also has", rows=rows)}"""
 
 
 def _init_names(cls: type) -> Iterator[str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from twicesafe.consumers.sources import Found, Message, Received, Revoke, Terms
+from twicesafe.consumers.sources import ConsumerSettings, Message, Received, Revoke, SourceProblem
 from twicesafe.outbox.publishers import Answer
 from twicesafe.outbox.publishers import Message as Outgoing
 
@@ -112,10 +112,12 @@ class SpoolSource:
 
     # -- settings, and what a folder does not have ------------------------------------------------
 
-    def check(self, terms: Terms) -> list[Found]:
+    def check(self, consumer: ConsumerSettings) -> list[SourceProblem]:
         if os.access(self.ready, os.W_OK):
             return []
-        return [Found(f"{self.ready} cannot be written", "let this user rename files there")]
+        return [
+            SourceProblem(f"{self.ready} cannot be written", "let this user rename files there")
+        ]
 
     def listen(self, revoke: Revoke) -> None:
         """No part of a folder is taken away."""

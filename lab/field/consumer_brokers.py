@@ -138,7 +138,7 @@ class Kafka(Broker):
 
     def is_read(self) -> bool:
         """The group's offsets are at the ends of the topic."""
-        return KafkaSource.open(self.source).standing().waiting == 0
+        return KafkaSource.open(self.source).status().waiting == 0
 
     def not_ended(self) -> int:
         """Transactions that were reported as committed although a partition without a leader has no marker."""

@@ -12,7 +12,7 @@ from twicesafe._core.consuming.flow import _ConsumerLoop
 from twicesafe._core.consuming.intake import Intake
 from twicesafe._core.consuming.prefix import Prefix
 from twicesafe._core.consuming.settlement import Settlement
-from twicesafe._core.consuming.starting import Behind, Starting, _behind
+from twicesafe._core.consuming.starting import FollowsDeadLetter, Starting, _behind
 from twicesafe._core.consuming.state import Acknowledge, GiveBack, Revoked
 from twicesafe._core.protocol import Abandon, Fail, Verdict
 from twicesafe.errors import ParkedError
@@ -170,7 +170,7 @@ def the_done_follow_the_dead(patch: Patch) -> None:
     def all_of_them(self: Any, chosen: Any) -> Any:
         yield from look_behind(self, chosen)
         for one in chosen:
-            if self._is_behind(one) or isinstance(one.doomed, Behind):
+            if self._is_behind(one) or isinstance(one.doomed, FollowsDeadLetter):
                 one.doomed = None
                 self._make_dead(one, _behind(one))
 

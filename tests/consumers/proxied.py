@@ -10,7 +10,7 @@ import pytest
 
 from lab.field.proxy import Fault, Proxy
 from tests.servers import free_port
-from twicesafe._core.consuming.source import Found, Terms
+from twicesafe._core.consuming.source import ConsumerSettings, SourceProblem
 from twicesafe.testing import SourceUnderTest
 from twicesafe.testing._sources import BlockingSource
 
@@ -60,7 +60,7 @@ class BehindProxies(SourceUnderTest):
             proxy.behind = self.port
 
 
-def problems(member: BlockingSource, terms: Terms) -> list[str]:
-    found: Sequence[Found] = member.check(terms)
+def problems(member: BlockingSource, consumer: ConsumerSettings) -> list[str]:
+    found: Sequence[SourceProblem] = member.check(consumer)
     assert all(one.remedy for one in found)
     return [one.problem for one in found]

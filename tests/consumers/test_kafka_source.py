@@ -24,7 +24,7 @@ from tests.polling import until
 from tests.servers.kafka import broker
 from twicesafe import BrokerUnavailableError, ConfigurationError, Receiver
 from twicesafe._core.consuming.message import Received, key_of
-from twicesafe._core.consuming.source import Terms
+from twicesafe._core.consuming.source import ConsumerSettings
 from twicesafe.consumers import Consumer, DeadLetter, Message
 from twicesafe.consumers.sources import _kafka_member as member_module
 from twicesafe.consumers.sources import kafka as kafka_module
@@ -48,7 +48,7 @@ PROTOCOLS = [
     pytest.param(KIP_848, id="kip-848"),
 ]
 SHORT = {**QUICK, "max.poll.interval.ms": SESSION}
-TERMS = Terms(30, 86400, 5, 60, 8, 100, True)
+SETTINGS = ConsumerSettings(30, 86400, 5, 60, 8, 100, True)
 
 
 class TestKafka(ConsumerConformance):
@@ -573,7 +573,7 @@ def test_a_broker_that_is_away_is_reported_by_fetch():
         with pytest.raises(BrokerUnavailableError, match="_ALL_BROKERS_DOWN"):
             source.fetch(1, 60)
         with pytest.raises(BrokerUnavailableError):
-            source.check(TERMS)
+            source.check(SETTINGS)
     finally:
         source.close()
 
@@ -666,7 +666,7 @@ def test_dead_letters_go_to_the_same_cluster_as_the_same_user():
 def test_the_check_finds_a_wrong_setting(
     options: dict[str, str], terms: dict[str, float], problem: str
 ):
-    (found,) = check_settings(complete(options), replace(TERMS, **terms))
+    (found,) = check_settings(complete(options), replace(SETTINGS, **terms))
     assert problem in found.problem
     assert found.remedy
 
@@ -674,12 +674,12 @@ def test_the_check_finds_a_wrong_setting(
 @pytest.mark.usefixtures("needs_real")  # the mock does not describe its topics
 @pytest.mark.parametrize("options", [{}, KIP_848], ids=["classic", "kip-848"])
 def test_the_check_finds_nothing_wrong_with_the_defaults(topic: Topic, options: dict[str, str]):
-    assert topic.source(**options).check(TERMS) == []
+    assert topic.source(**options).check(SETTINGS) == []
 
 
 def test_the_check_names_a_topic_that_is_missing(kafka: Any):
     source = KafkaSource.open(f"kafka://{kafka.bootstrap}?topics=not-there&group=b")
-    assert [found.problem for found in source.check(TERMS)] == ["Kafka has no topic not-there"]
+    assert [found.problem for found in source.check(SETTINGS)] == ["Kafka has no topic not-there"]
 
 
 @pytest.mark.usefixtures("needs_real")
@@ -695,8 +695,8 @@ def test_the_check_compares_the_retention_with_the_retries(topic: Topic):
     client = kafka_admin.AdminClient({"bootstrap.servers": topic.bootstrap})
     for answer in client.incremental_alter_configs([changed]).values():
         answer.result(120)
-    until(lambda: topic.source().check(TERMS))  # the broker learns it from its own log
-    (found,) = topic.source().check(TERMS)
+    until(lambda: topic.source().check(SETTINGS))  # the broker learns it from its own log
+    (found,) = topic.source().check(SETTINGS)
     assert "keeps messages for 60 s, and their retries take up to 240 s" in found.problem
 
 

@@ -24,7 +24,7 @@ from twicesafe.consumers import DeadLetters
 from twicesafe.consumers.sources.nats import JetStreamSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError
 from twicesafe.testing import ConsumerConformance
-from twicesafe.testing._sources import TERMS, BlockingSource
+from twicesafe.testing._sources import SETTINGS, BlockingSource
 
 _numbers = itertools.count(1)
 
@@ -345,7 +345,7 @@ def test_check_says_what_will_go_wrong(
 ):
     stage.create(**durable)
     with stage.source() as member:
-        (found,) = problems(member, replace(TERMS, **terms))
+        (found,) = problems(member, replace(SETTINGS, **terms))
         assert problem in found
 
 
@@ -357,7 +357,7 @@ def test_check_says_that_the_stream_forgets_too_soon(stage: Stage):
         )
     )
     with stage.source() as member:
-        (found,) = problems(member, replace(TERMS, longest_backoff=60))
+        (found,) = problems(member, replace(SETTINGS, longest_backoff=60))
         assert "deletes messages after 100 s" in found
 
 

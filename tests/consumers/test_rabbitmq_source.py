@@ -25,7 +25,7 @@ from twicesafe.consumers.sources._amqp import _Questions, message_of, queue_sett
 from twicesafe.consumers.sources.rabbitmq import RabbitSource, Receipt
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError, MissingKeyError
 from twicesafe.testing import ConsumerConformance
-from twicesafe.testing._sources import TERMS, BlockingSource
+from twicesafe.testing._sources import SETTINGS, BlockingSource
 
 _numbers = itertools.count(1)
 
@@ -299,7 +299,7 @@ def test_check_says_what_will_go_wrong(
 ):
     stage.replace(arguments, durable)
     with stage.source() as member:
-        found = problems(member, replace(TERMS, **terms))
+        found = problems(member, replace(SETTINGS, **terms))
         assert len(found) == len(expected)
         assert all(part in problem for part, problem in zip(expected, found, strict=True))
 
@@ -309,7 +309,7 @@ def test_check_knows_the_delivery_limit_of_rabbitmq_4(
 ):
     monkeypatch.setattr("twicesafe.consumers.sources._amqp._major", lambda _: 4)
     with stage.source() as member:
-        (problem,) = problems(member, TERMS)
+        (problem,) = problems(member, SETTINGS)
         assert "after 20 of them RabbitMQ drops it" in problem
 
 
@@ -363,7 +363,7 @@ def test_what_is_given_back_at_the_end_keeps_its_order(stage: Stage):
     """A quorum queue would put single messages behind those that were never sent."""
     ids = [sent.id for sent in stage.send(40)]
     with stage.source() as member:
-        member.check(replace(TERMS, ordered=True))
+        member.check(replace(SETTINGS, ordered=True))
         got: list[Any] = []
         while len(got) < 10:
             got += member.fetch(10 - len(got), stage.seconds)

@@ -22,7 +22,7 @@ from twicesafe._core.consuming.message import key_of
 from twicesafe.consumers.sources.redis import RedisStreamSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError
 from twicesafe.testing import ConsumerConformance
-from twicesafe.testing._sources import TERMS, BlockingSource
+from twicesafe.testing._sources import SETTINGS, BlockingSource
 
 _numbers = itertools.count(1)
 
@@ -172,7 +172,7 @@ def test_a_group_that_is_gone_starts_again_from_the_beginning(stage: Stage):
 def test_where_a_new_group_starts(stage: Stage, start: str, expected: int):
     old = stage.send()
     with stage.source(**{"from": start}) as member:
-        member.check(TERMS)  # connects
+        member.check(SETTINGS)  # connects
         new = stage.send()
         found = stage.gather(member, new[0].id)
         assert len(found) == expected
@@ -281,7 +281,7 @@ def test_a_key_of_another_type_is_an_outage_that_says_why(stage: Stage):
 
 def test_check_says_that_a_delay_is_cut(stage: Stage):
     with stage.source(ack_wait="10s") as member:
-        (problem,) = problems(member, replace(TERMS, longest_backoff=60))
+        (problem,) = problems(member, replace(SETTINGS, longest_backoff=60))
         assert "cut to ack_wait=10" in problem
 
 
@@ -290,7 +290,7 @@ def test_check_says_that_redis_may_delete_the_stream(own_server: Any):
     source = RedisStreamSource.open(f"{server.url}?stream=s&group=g")
     member = BlockingSource(source)
     try:
-        (problem,) = problems(member, TERMS)
+        (problem,) = problems(member, SETTINGS)
         assert "allkeys-lru" in problem
     finally:
         member.end()

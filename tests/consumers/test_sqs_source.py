@@ -21,14 +21,14 @@ from tests.polling import until
 from tests.servers import free_port
 from twicesafe import BrokerUnavailableError, ConfigurationError
 from twicesafe._core.consuming.message import Received, key_of
-from twicesafe._core.consuming.source import Terms
+from twicesafe._core.consuming.source import ConsumerSettings
 from twicesafe.consumers.sources._sqs_settings import check_queue
 from twicesafe.consumers.sources.sqs import SqsSource
 from twicesafe.outbox.publishers import Message as OutboxMessage
 from twicesafe.outbox.publishers import open_publisher
 from twicesafe.testing import ConsumerConformance
 
-TERMS = Terms(30, 1_000_000, 5, 60, 8, 100, True)
+SETTINGS = ConsumerSettings(30, 1_000_000, 5, 60, 8, 100, True)
 
 
 class Queue:
@@ -130,8 +130,8 @@ class TestSqs(BehindProxies, ConsumerConformance):
         self.queue = Queue(self.queue.server)
         super().test_ordinary_settings_pass_the_check()
 
-    def terms(self) -> Terms:
-        return replace(super().terms(), retention=345_600)
+    def consumer_settings(self) -> ConsumerSettings:
+        return replace(super().consumer_settings(), retention=345_600)
 
 
 # --- settling --------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_a_queue_with_a_redrive_policy_has_its_own(queue: Callable[..., Queue]):
     orders = queue(RedrivePolicy=policy)
     source = orders.source()
     assert source.dead_topic(orders.name) == dead.name
-    problems = [found.problem for found in source.check(TERMS)]
+    problems = [found.problem for found in source.check(SETTINGS)]
     assert any("after 3 deliveries" in problem for problem in problems)
 
 
@@ -371,17 +371,17 @@ FINE = {"VisibilityTimeout": "30", "MessageRetentionPeriod": "345600"}
 def test_the_check_finds_a_wrong_setting(
     settings: dict[str, str], terms: dict[str, float], problem: str
 ):
-    (found,) = check_queue("orders", FINE | settings, replace(TERMS, **terms))
+    (found,) = check_queue("orders", FINE | settings, replace(SETTINGS, **terms))
     assert problem in found.problem
     assert found.remedy
 
 
 def test_the_check_finds_nothing_wrong_with_a_new_queue(queue: Callable[..., Queue]):
-    assert queue().source().check(TERMS) == []
+    assert queue().source().check(SETTINGS) == []
 
 
 def test_settings_that_may_not_be_seen_are_not_checked():
-    assert list(check_queue("orders", {}, TERMS)) == []
+    assert list(check_queue("orders", {}, SETTINGS)) == []
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_an_outage_is_an_outage_and_passes(queue: Callable[..., Queue]):
             lambda: source.acknowledge(receipts(found)),
             lambda: source.extend(receipts(found)),
             lambda: source.give_back(receipts(found), 0),
-            lambda: source.check(TERMS),
+            lambda: source.check(SETTINGS),
         ):
             with pytest.raises(BrokerUnavailableError):
                 act()

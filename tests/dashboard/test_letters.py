@@ -78,7 +78,7 @@ async def test_all_that_match_are_discarded(visit: Enter, place: Place, receiver
     assert {receiver.record(key).state for key in keys} == {"parked"}  # type: ignore[arg-type,union-attr]
     assert "discard" in words(await visitor.get("/audit"))
     again = await visitor.send("/dead-letters/discard", "/dead-letters", **form, count="3")
-    assert (again.status_code, "no such letter" in words(again)) == (409, True)
+    assert (again.status_code, "letter no longer exists" in words(again)) == (409, True)
 
 
 async def test_an_act_needs_a_name_a_reason_and_the_right(visit: Enter, place: Place):

@@ -318,7 +318,7 @@ def test_a_run_whose_arguments_the_codec_cannot_read_is_parked(shop: Shop) -> No
     assert shop.run(shop.receiver.complete_abandoned()).parked == 1
     record = shop.run(shop.receiver.record(key))
     assert record.state is State.PARKED
-    assert "'order' does not fit any more (KeyError" in record.error
+    assert "'order' no longer fits (KeyError" in record.error
 
 
 def test_the_completer_compares_no_fingerprints(shop: Shop) -> None:

@@ -56,7 +56,7 @@ PLANNING = {
 OUTBOX = {
     "Added", "AsyncOutboxPort", "Backlog", "Depth", "Fetch", "Fetched", "LeasedSlots", "Heartbeat", "ListRelays", "Message",
     "OutboxInTransaction", "OutboxPort", "OutboxRequest", "ParkedLane", "ParkedLanes", "Pending",
-    "Prepare", "RelayStanding", "Relays", "Awake", "Setback", "Settle", "Unpark",
+    "Prepare", "RelayStatus", "Relays", "Awake", "Setback", "Settle", "Unpark",
 }  # fmt: skip
 PUBLISHERS = {
     "NOT_TRIED", "Answer", "AsyncCallablePublisher", "CallablePublisher", "Message", "NotNow", "Publisher",

@@ -284,7 +284,7 @@ def test_the_folder_of_the_default_store_is_private(
 def test_an_empty_url_is_not_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     for kind in (Receiver, AsyncReceiver):
-        with pytest.raises(ConfigurationError, match=r"empty URL.*variable set"):
+        with pytest.raises(ConfigurationError, match=r"URL is empty.*variable set"):
             kind.open("")
     assert list(tmp_path.iterdir()) == []
     Receiver.open(None).close()

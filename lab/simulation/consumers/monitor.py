@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from twicesafe._core.consuming.starting import Behind
+from twicesafe._core.consuming.starting import FollowsDeadLetter
 from twicesafe._core.protocol import Abandon, Ack, Complete, Fail, Verdict
 from twicesafe._values.context import ActiveClaim
 from twicesafe._values.records import Cause, State
@@ -213,7 +213,7 @@ class Monitor:
         world.progress()
         if world.say:
             world.say(f"✝  {copy.position} is dead-lettered: {error}")
-        behind = isinstance(error, Behind)
+        behind = isinstance(error, FollowsDeadLetter)
         world.seen["outcome", "followed the dead" if behind else "dead-lettered"] += 1
         # A worker that seemed dead may complete it after its letter was published: that letter may repeat.
         if start.was_done and not copy.published and (world.plan.partitions or not behind):

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from ..consumers import DeadLetters, Letter
-from ..consumers._letters import Which
+from ..consumers._letters import LetterFilter
 from ..errors import UsageError
 from ..stores._urls import mask
 from .bulk_actions import SHOWN
@@ -65,7 +65,7 @@ def list_letters(
     Example: [cyan]twicesafe dead-letters list --from 'redis://localhost?stream=orders.dead&group=ops'[/]
     """
     screen = Screen(json)
-    letters = list(filter(Which((), reason, topic), _look(source, limit)))
+    letters = list(filter(LetterFilter((), reason, topic), _look(source, limit)))
     if json:
         screen.data({"letters": [_data(one) for one in letters]})
         return
@@ -212,10 +212,12 @@ def _look(source: str, limit: int) -> list[Letter]:
         return dead.look(limit)
 
 
-def _which(ids: list[str] | None, everything: bool, reason: str | None, topic: str | None) -> Which:
+def _which(
+    ids: list[str] | None, everything: bool, reason: str | None, topic: str | None
+) -> LetterFilter:
     if bool(ids) == everything:
         raise UsageError("name the letters, or give --all")
-    return Which(tuple(ids or ()), reason, topic)
+    return LetterFilter(tuple(ids or ()), reason, topic)
 
 
 def _say_missing(screen: Screen, missing: list[str]) -> None:

@@ -1,9 +1,9 @@
 """The circuit of a breaker: a state machine without a clock, a lock or a store.
 
     closed      ── `failures` failed requests in a row ──→   open
-    open        ── the pause is over: one claim tries ────→   half open
+    open        ── `rest` is over: one claim tries ───────→   half open
     half open   ── it is answered ────────────────────────→   closed
-    half open   ── it fails: the pause doubles ───────────→   open
+    half open   ── it fails: `rest` doubles ──────────────→   open
 
 Any answer of the store, to any request, closes the circuit: the store works again.
 """
@@ -41,7 +41,7 @@ class Circuit(msgspec.Struct):
             return True
         if now < self.resting_until:
             return False
-        # The claim that tries may never come back: after another pause the next one tries.
+        # The claim that tries may never come back: after another rest the next one tries.
         self.state, self.resting_until = CircuitState.HALF_OPEN, now + self.next_rest
         return True
 

@@ -112,7 +112,7 @@ def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
 
 
 def _counted(row: Row) -> int:
-    """The attempts so far. A claim made before its handler could start, and never ended, is none."""
+    """The attempts so far. A claim that was made before its handler could start, and never ended, does not count."""
     uncounted = row.state is State.IN_PROGRESS and is_ahead(row.owner)
     return row.attempt - 1 if uncounted else row.attempt
 

@@ -25,11 +25,11 @@ from typing import Any, Final
 
 from .._core.driving import drive_async
 from .._core.http.flow import (
-    Asking,
     CompleteClaim,
     EnterClaim,
     Exchange,
     HoldClaim,
+    IdentifiedRequest,
     LeaveClaim,
     Log,
     PassThrough,
@@ -176,7 +176,7 @@ async def admit_fast(
         asks = identify(rules, guard.claim, request, looked, body)
     except RequestRefused as refused:
         return Respond(rules.refuse(request, refused.problem))
-    if not isinstance(asks, Asking):
+    if not isinstance(asks, IdentifiedRequest):
         return asks
     try:
         await asks.claim.enter()

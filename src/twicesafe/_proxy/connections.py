@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
             raise UpstreamLost("its response was incomplete, or is not HTTP") from error
 
     async def more(self, seconds: float) -> None:
-        """Wait for data; raises `UpstreamLost` if none can come any more.
+        """Wait for data; raises `UpstreamLost` if no more can come.
 
         The time-out starts at the last byte written: while the request is still being sent, the
         upstream is not silent.

@@ -33,7 +33,7 @@ class ToolSettings:
     identity: tuple[str, ...] = ()
     """The arguments that say which operation this is; empty: every call must bring its key in _meta."""
     prose: tuple[str, ...] = ()
-    """Arguments that a model words anew each time: not compared."""
+    """Arguments that a model may reword each time. They are not compared."""
     takeover: Literal["hold", "retry"] = "hold"
     """After an unknown outcome: hold the key, or let the next call run."""
     retention: Seconds = RETENTION

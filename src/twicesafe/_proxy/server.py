@@ -3,7 +3,7 @@
 The `RequestGuard` of a connection checks every byte before the parser sees it. The parser gets whole
 lines only, and nothing after the last request. An ambiguous request is answered with 400 and the
 connection is closed. If an earlier request is still being answered, that answer is finished first. A
-client that does not finish its head, or stops in mid-body, is disconnected after a time-out.
+client that does not finish its head, or stops within its body, is disconnected after a time-out.
 
 Every request starts in an empty context, so it never sees the key of an earlier request on the same
 connection.

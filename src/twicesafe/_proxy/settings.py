@@ -82,7 +82,7 @@ class ProxySettings:
     upstream_ca: str = ""
     """CA certificate file for an https upstream; empty: the system's certificates."""
     client_timeout: Annotated[Seconds, Meta(ge=0.001)] = 30
-    """How long a client may take to send a head, be silent in mid-body, or read nothing of a response."""
+    """How long a client may take to send a head, pause within a body, or read nothing of a response."""
     keep_alive: Annotated[Seconds, Meta(ge=0.001)] = 75
     """How long a client's connection may be idle between two requests."""
     max_head: Annotated[int, Meta(ge=1, le=1 << 20)] = 65536

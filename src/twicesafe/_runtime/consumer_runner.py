@@ -79,7 +79,7 @@ class ConsumerRunner:
         }
 
     def run(self) -> Report:
-        """Run in this thread until `stop`, or until nothing comes any more."""
+        """Run in this thread until `stop`, or until no more messages come."""
         self._run = run = BlockingFlowRun(self._runtime)
         run.stay_guarded()
         try:
@@ -166,7 +166,7 @@ class AsyncConsumerRunner:
         }
 
     async def run(self) -> Report:
-        """Run until `stop`, or until nothing comes any more. A cancellation drops what runs."""
+        """Run until `stop`, or until no more messages come. A cancellation drops what runs."""
         self._run: EventLoopFlowRun = await self._runtime.new_run()
         self._run.refused = None  # an outage is a reason to wait, not to end
         self._run.stay_guarded()

@@ -72,7 +72,7 @@ class SharedState:
         self._blocks += 1
         self.store, self.cache, self.recall = self._opened
         if self.guard is not None and self.guard.is_in_front:
-            self.store = self._in_front  # an outage goes on: only the guard sees its end
+            self.store = self._in_front  # the outage continues: only the guard sees its end
 
     def leave(self) -> None:
         self._blocks -= 1

@@ -45,7 +45,7 @@ class DjangoTransaction(Transaction):
         from django.db.backends.base.base import BaseDatabaseWrapper
 
         known = _named(connection) if isinstance(connection, str) else connection
-        # `django.db.connection` is no wrapper, and stands for the connection of the current thread.
+        # `django.db.connection` is a proxy for the connection of the current thread, not a wrapper itself.
         if isinstance(known, BaseDatabaseWrapper) and _named(known.alias) is not known:
             raise UsageError(
                 "this Django connection belongs to another thread (a step with a timeout runs in its own "

@@ -40,7 +40,7 @@ _SIZE: Final = re.compile(rf"{_NUMBER}([A-Za-z]*)", re.ASCII)
 
 
 def per_second(value: object, name: str = "rate") -> float:
-    """A rate per second; a `ConfigurationError` that names the setting if it is none."""
+    """A rate per second. Raises a `ConfigurationError` that names the setting if it is not a rate."""
     if isinstance(value, str):
         match = _RATE.fullmatch(value[:_LONGEST_TEXT])
         if match is None:

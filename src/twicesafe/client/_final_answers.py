@@ -12,8 +12,8 @@ The first matching line decides:
 | anything else                                    | final         |
 
 So a 422, an unknown outcome and a handler's own 500 are final: under the same key the answer would
-be the same. The first attempt may be running on a retry, with a key that was given or derived, and
-if there is a Retry-After. Otherwise the key is new and was sent only once, so a 409 is the
+be the same. The first attempt may be running in three cases: on a retry, with a key that was given
+or derived, or if there is a Retry-After. Otherwise the key is new and was sent only once, so a 409 is the
 application's own answer.
 """
 

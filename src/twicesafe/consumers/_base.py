@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, Literal, NoReturn, Self, TypeAlias, Type
 from .. import _forking
 from .._core.consuming.message import Message, body_of, key_of
 from .._core.consuming.recovery import Recover, default_recovery
-from .._core.consuming.source import Found, Source, Terms
+from .._core.consuming.source import ConsumerSettings, Source, SourceProblem
 from .._core.consuming.state import Report
 from .._core.handler_profile import profile_of
 from .._core.resolved_policy import ResolvedPolicy
@@ -241,9 +241,9 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
 
     # -- settings -----------------------------------------------------------------------------
 
-    def _terms(self) -> Terms:
+    def _consumer_settings(self) -> ConsumerSettings:
         resolved = self._resolved
-        return Terms(
+        return ConsumerSettings(
             lease=resolved.lease,
             retention=resolved.retention_ms / 1000,
             max_attempts=resolved.max_attempts,
@@ -279,7 +279,7 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         if early:
             self._runner.stop()
 
-    def _warn(self, found: Iterable[Found]) -> None:
+    def _warn(self, found: Iterable[SourceProblem]) -> None:
         for one in found:
             _log.warning("consumer %s: %s; %s", self.source.name, one.problem, one.remedy)
 

@@ -178,9 +178,9 @@ class MessageCalls:
     def _dead_call(self, message: Message, error: Exception) -> Call:
         """Publish a message to the dead letters: once per position, where the broker has one.
 
-        The id and the body belong to the key, because positions are used again: a topic that is
-        created anew, or whose log was cut, has other messages there. In Kafka transaction mode it is
-        published again unless its offset is committed.
+        The id and the body belong to the key, because positions are used again: a topic that was
+        deleted and created again, or whose log was cut, has other messages there. In Kafka
+        transaction mode it is published again unless its offset is committed.
         """
         receiver = self._dead_receiver
         full = receiver.key(

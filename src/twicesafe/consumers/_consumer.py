@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from .._core.consuming.message import Message
 from .._core.consuming.recovery import DeadLetter
-from .._core.consuming.source import Found
+from .._core.consuming.source import SourceProblem
 from .._core.consuming.state import Report
 from .._core.handler_kind import expect_done
 from .._runtime.adapting import for_event_loop, for_threads, own_process
@@ -34,7 +34,7 @@ from ._base import ConsumerBase, idle_seconds
 from ._calls import parking, parking_async
 from ._cancellations import contained, contained_async
 from ._dead_letters import is_refused
-from ._signals import heeding
+from ._signals import stopping_on_signals
 
 __all__ = ["AsyncConsumer", "Consumer"]
 
@@ -64,10 +64,10 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
         """Handle messages until none has come for ``idle`` seconds, then return what was done."""
         return self._run(handler, idle_seconds(idle))
 
-    def check(self) -> list[Found]:
+    def check(self) -> list[SourceProblem]:
         """Compare the broker's settings with this consumer's; return what will go wrong, and how to fix it."""
         self._process = own_process(self._process)
-        return list(self._adapted.check(self._terms()))
+        return list(self._adapted.check(self._consumer_settings()))
 
     def close(self) -> None:
         """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
@@ -97,7 +97,7 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
                 state, self._adapted, self._claims._runtime, self._parked_lanes
             )
         self.source.listen(runner.revoke)
-        with heeding(runner.stop):
+        with stopping_on_signals(runner.stop):
             return runner.run()
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
@@ -157,10 +157,10 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
         """Handle messages until none has come for ``idle`` seconds, then return what was done."""
         return await self._run(handler, idle_seconds(idle))
 
-    async def check(self) -> list[Found]:
+    async def check(self) -> list[SourceProblem]:
         """Compare the broker's settings with this consumer's; return what will go wrong, and how to fix it."""
         self._process = own_process(self._process)
-        found: Sequence[Found] = await self._adapted.check(self._terms())
+        found: Sequence[SourceProblem] = await self._adapted.check(self._consumer_settings())
         return list(found)
 
     async def close(self) -> None:
@@ -192,7 +192,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
                 state, self._adapted, self._claims._runtime, self._parked_lanes
             )
         self.source.listen(runner.revoke)
-        with heeding(runner.stop):
+        with stopping_on_signals(runner.stop):
             return await runner.run()
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:

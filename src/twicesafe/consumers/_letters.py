@@ -14,7 +14,7 @@ from .._values.keys import Key
 from ..errors import UsageError
 from ._dead_letters import PREFIX
 
-__all__ = ["Chosen", "Letter", "Which", "letter_of", "revived"]
+__all__ = ["Chosen", "Letter", "LetterFilter", "letter_of", "revived"]
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Letter(msgspec.Struct, frozen=True):
 Chosen: TypeAlias = Callable[[Letter], bool]
 
 
-class Which(msgspec.Struct, frozen=True):
+class LetterFilter(msgspec.Struct, frozen=True):
     """Chooses the letters that meet all given conditions. Call it with a letter."""
 
     ids: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from .._forking import in_child
 
-__all__ = ["heeding"]
+__all__ = ["stopping_on_signals"]
 
 KNOWN: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -26,7 +26,7 @@ _before: dict[int, Any] = {}
 
 
 @contextlib.contextmanager
-def heeding(stop: Callable[[], None]) -> Iterator[None]:
+def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """While this runs, the first SIGTERM or SIGINT calls `stop`."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from .._core.bulk_actions import ActionReport, act_on_listed
 from .._core.commands import Flow
-from .._core.consuming.source import Standing
+from .._core.consuming.source import SourceStatus
 from .._core.health import Health, Thresholds
 from .._core.outbox.requests import (
     Backlog,
@@ -62,7 +62,7 @@ class ConsumerStatus:
     place: str
     """Its URL, without the password."""
     name: str
-    standing: Standing | None = None
+    status: SourceStatus | None = None
     problem: str = ""
     """Why there is no answer."""
 
@@ -296,7 +296,7 @@ class Backend:
         if not self.has_outbox:
             return None
         try:
-            # Not through `Outbox`: that would create the tables, and to look must change nothing.
+            # Not through `Outbox`: that would create the tables, and looking must change nothing.
             found: T = await self._call(self._receiver.store.outbox.perform, request)
         except SchemaVersionError:
             return None
@@ -352,11 +352,11 @@ def _standing_of(url: str) -> ConsumerStatus:
     try:
         source = for_threads(open_source(url), "fetch")
         try:
-            if not hasattr(source, "standing"):
+            if not hasattr(source, "status"):
                 return ConsumerStatus(
                     place, source.name, problem="this source does not say how far it is"
                 )
-            return ConsumerStatus(place, source.name, source.standing())
+            return ConsumerStatus(place, source.name, source.status())
         finally:
             source.close()
     except TwicesafeError as error:

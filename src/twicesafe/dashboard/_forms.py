@@ -81,5 +81,5 @@ def _response(status: str, kind: str, text: str) -> StoredResponse:
 
 
 def number(text: str) -> int:
-    """A number of a form; -1: it is none, or longer than any fence (63 bits: Redis counts microseconds)."""
+    """A number of a form; -1: it is not a number, or longer than any fence (63 bits: Redis counts microseconds)."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else -1

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from .._core.commands import Flow
 from .._edges.readable import counted, visible
 from ..consumers import DeadLetters, Letter
-from ..consumers._letters import Which
+from ..consumers._letters import LetterFilter
 from ._actions import AppliedAction
 from ._backend import Backend
 from ._forms import Signed, number
@@ -72,9 +72,9 @@ class Choice:
         return cls(**{name: text[:LONGEST] for name, text in given.items()})
 
     @property
-    def which(self) -> Which:
+    def which(self) -> LetterFilter:
         ids = (self.letter,) if self.letter else ()
-        return Which(ids, self.reason or None, self.topic or None)
+        return LetterFilter(ids, self.reason or None, self.topic or None)
 
     def fields(self) -> list[tuple[str, str]]:
         given = ("letter", self.letter), ("topic", self.topic), ("reason", self.reason)
@@ -155,7 +155,7 @@ def _replayed(chosen: int, replayed: int, held: int) -> AppliedAction:
 
 def _discarded(discarded: int, unaudited: int) -> AppliedAction:
     if not discarded:
-        words = "There is no such letter any more."
+        words = "This letter no longer exists."
         return AppliedAction(changed=False, title="Nothing was changed", details=(words,))
     details = ["The keys stay parked: a late repeat does not run."]
     if unaudited < discarded:

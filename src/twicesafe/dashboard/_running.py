@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from .._core.consuming.source import Member, Standing
-from .._core.outbox.requests import Depth, Relays, RelayStanding
+from .._core.consuming.source import Member, SourceStatus
+from .._core.outbox.requests import Depth, Relays, RelayStatus
 from .._edges.readable import counted, shortened, visible
 from ..planning._charts import spoken_duration
 from ._backend import ConsumerStatus
@@ -38,7 +38,7 @@ def relay_rows(found: Relays, now: datetime) -> tuple[RelayRow, ...]:
     return tuple(_relay(one, now) for one in found.relays)
 
 
-def _relay(one: RelayStanding, now: datetime) -> RelayRow:
+def _relay(one: RelayStatus, now: datetime) -> RelayRow:
     alive = "idle" if one.is_idle else "active"
     return RelayRow(
         id=one.id[:8],
@@ -78,14 +78,14 @@ def consumer_rows(asked: tuple[ConsumerStatus, ...]) -> tuple[ConsumerRow, ...]:
             name=shortened(one.name, 60),
             place=visible(one.place),
             problem=visible(one.problem),
-            facts=() if one.standing is None else _facts(one.standing),
-            members=() if one.standing is None else tuple(map(_member, one.standing.members)),
+            facts=() if one.status is None else _facts(one.status),
+            members=() if one.status is None else tuple(map(_member, one.status.members)),
         )
         for one in asked
     )
 
 
-def _facts(found: Standing) -> tuple[tuple[str, str], ...]:
+def _facts(found: SourceStatus) -> tuple[tuple[str, str], ...]:
     active = found.active if found.active is not None else _last_seen(found)
     return (
         ("Waiting", _number(found.waiting)),
@@ -95,7 +95,7 @@ def _facts(found: Standing) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _last_seen(found: Standing) -> float | None:
+def _last_seen(found: SourceStatus) -> float | None:
     return min((one.idle for one in found.members if one.idle is not None), default=None)
 
 

@@ -116,7 +116,7 @@ class Visits:
             return await page(visit)
         except NoSuchRecordError:
             words = (
-                "There is no record of this key. It may have been swept, or the link is not whole."
+                "There is no record of this key. It may have been swept, or the link is incomplete."
             )
             return self._sorry(visit, 404, "No such key", words)
         except BadFormError as error:

@@ -143,8 +143,9 @@ class ResultNotKept(Event, frozen=True, gc=False):
 
 
 class ResultUnreadable(Event, frozen=True, gc=False):
-    """A recorded answer could not be read: it was changed, its key is not in the key ring, or its class
-    or codec does not fit it any more."""
+    """A recorded answer could not be read: it was changed, its key is not in the key ring, or its
+    class or codec has changed.
+    """
 
     key: Key
     error: str

@@ -189,7 +189,7 @@ def _position(raw: Any) -> str:
     if isinstance(raw, dict):  # Redis: the ids of stream entries; lists and channels have none
         return "/".join(bytes(one).decode() for one in raw.get("message_ids", ()))
     parts = [_text(raw, name) for name in ("topic", "partition", "offset")]  # Kafka
-    if all(parts):  # with the time: a topic or a stream that is created again counts anew
+    if all(parts):  # with the time: a topic or a stream that is created again counts from the start
         return "@".join(filter(None, ("/".join(parts), _text(raw, "timestamp"))))
     try:
         about = raw.metadata  # NATS JetStream

@@ -79,7 +79,7 @@ class DurableArguments:
                 around = msgspec.msgpack.decode(stored.pop(_AROUND), type=tuple[str, ...])
             unknown = [name for name in stored if name not in self._signature.parameters]
             if unknown:
-                raise ValueError(f"{self._name} has no parameter {unknown[0]!r} any more")
+                raise ValueError(f"{self._name} no longer has a parameter {unknown[0]!r}")
             named = {name: self._read(name, value, codec) for name, value in stored.items()}
         except TwicesafeError:
             raise
@@ -111,6 +111,6 @@ class DurableArguments:
             return codec.decode(value, self._types.get(name, Any))
         except Exception as error:  # a codec of the user may raise anything
             raise CorruptRecordError(
-                f"the stored arguments cannot be used: {name!r} does not fit any more "
+                f"the stored arguments cannot be used: {name!r} no longer fits "
                 f"({type(error).__name__}: {text_of(error)})"
             ) from error

@@ -165,7 +165,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
     def close(self) -> None:
         """Stop the lease keeper and close the store, also for receivers made by `options`.
 
-        A handler that still runs can record its end, but its lease is not renewed any more. Every
+        A handler that is still running can record its end, but its lease is no longer renewed. Every
         further call raises `UsageError`, unless a ``with`` block opens the receiver again.
         """
         while self._upkeep:
@@ -328,7 +328,7 @@ class AsyncReceiver(
     async def close(self) -> None:
         """Stop the lease keeper and close the store, also for receivers made by `options`.
 
-        A handler that still runs can record its end, but its lease is not renewed any more. Every
+        A handler that is still running can record its end, but its lease is no longer renewed. Every
         further call raises `UsageError`, unless an ``async with`` block opens the receiver again.
         """
         while self._upkeep:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from .._core.consuming.message import Message, Received
-from .._core.consuming.source import Found, Revoke, Standing, Terms
+from .._core.consuming.source import ConsumerSettings, Revoke, SourceProblem, SourceStatus
 from .._core.outbox.requests import Message as Outgoing
 
 __all__ = ["MemoryBroker", "MemorySource"]
@@ -126,11 +126,11 @@ class MemorySource:
     def release(self, partitions: frozenset[str]) -> None:
         """Nothing is revoked here."""
 
-    def check(self, terms: Terms) -> list[Found]:
+    def check(self, consumer: ConsumerSettings) -> list[SourceProblem]:
         return []
 
-    def standing(self) -> Standing:
-        return Standing(len(self.broker.queues[self.name]))
+    def status(self) -> SourceStatus:
+        return SourceStatus(len(self.broker.queues[self.name]))
 
     def scope(self, topic: str) -> tuple[str, ...]:
         return (self.name,)

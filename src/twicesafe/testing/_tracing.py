@@ -2,7 +2,7 @@
 
 Both call `crash_point`, so outside a life they do nothing. Lines are traced with ``sys.settrace`` in
 the thread that runs the handler, in the given files. A debugger or coverage tool that uses the same
-hook sees nothing meanwhile, and gets it back afterwards. A life that died is not traced any more, so a
+hook sees nothing meanwhile, and gets it back afterwards. A life that died is no longer traced, so a
 ``finally`` of the handler runs to its end, as on any exception.
 """
 

@@ -156,7 +156,7 @@ class _ConsumerLoop:
     # -- fetching -----------------------------------------------------------------------------
 
     def _room(self) -> int:
-        """How many more messages may be held; resting ones do not keep others from coming."""
+        """How many more messages may be held. Those that wait for a retry do not count."""
         state, intake = self.state, self.intake
         if self.fetching or self.outage.lasts:
             return 0

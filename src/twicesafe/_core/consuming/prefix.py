@@ -103,7 +103,7 @@ class Prefixes:
         return [(name, prefix, offset) for name, prefix, offset in found if offset is not None]
 
     def lost(self, offsets: Mapping[str, int]) -> dict[str, int]:
-        """Partitions of which the broker has confirmed more than these offsets, and where each goes on."""
+        """Partitions for which the broker has confirmed more than these offsets, and where each continues."""
         return {
             name: max(offsets[name], prefix.first or 0)
             for name, prefix in self._open.items()

@@ -21,8 +21,8 @@ decided by `flow`.
   but not longer than its broker allows.
 - Dead letters go through a publisher of the outbox: by default to `dead_url`, under `dead_topic`.
   `prepare_dead_letters` is called before the first one.
-- `check` compares the broker's settings with the consumer's (`Terms`) and returns what will go wrong.
-- `standing`, if a source has it, asks the broker how far behind the consumer is and who takes part. It
+- `check` compares the broker's settings with the consumer's (`ConsumerSettings`) and returns what will go wrong.
+- `status`, if a source has it, asks the broker how far behind the consumer is and who takes part. It
   neither takes part itself nor takes a message; it creates nothing.
 - A source that `publishes` (Kafka with a transactional id) keeps what a handler publishes until its
   message is acknowledged, and commits both together (`PublishingSource`).
@@ -42,23 +42,23 @@ from ..outbox.requests import Message as Outgoing
 from .message import Message, Received
 
 __all__ = [
+    "ConsumerSettings",
     "DeadLetterOf",
-    "Found",
     "Member",
     "Publication",
     "PublishingSource",
     "Revoke",
     "Source",
-    "Standing",
-    "Terms",
+    "SourceProblem",
+    "SourceStatus",
 ]
 
 Revoke: TypeAlias = Callable[[frozenset[str]], None]
 """Called by a source, in any thread: these partitions are being taken away."""
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """What a consumer will do, in seconds and counts, for `Source.check`."""
+class ConsumerSettings(msgspec.Struct, frozen=True):
+    """The settings of a consumer that `Source.check` compares with the broker's. Durations are seconds."""
 
     lease: float
     retention: float
@@ -73,7 +73,7 @@ class Terms(msgspec.Struct, frozen=True):
     """The longest run of a handler; None: not limited."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class SourceProblem(msgspec.Struct, frozen=True):
     """One result of `Source.check`: what will go wrong, and which setting to change."""
 
     problem: str
@@ -90,7 +90,7 @@ class Member(msgspec.Struct, frozen=True):
     """Messages that it has and did not acknowledge; None: the broker does not say."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class SourceStatus(msgspec.Struct, frozen=True):
     """How far behind a consumer is, as its broker knows it. None: the broker does not say."""
 
     waiting: int | None
@@ -131,7 +131,9 @@ class Source(Protocol):
 
     def release(self, partitions: frozenset[str]) -> Awaitable[None] | None: ...
 
-    def check(self, terms: Terms) -> Sequence[Found] | Awaitable[Sequence[Found]]: ...
+    def check(
+        self, consumer: ConsumerSettings
+    ) -> Sequence[SourceProblem] | Awaitable[Sequence[SourceProblem]]: ...
 
     @property
     def dead_url(self) -> str | Publisher:

@@ -36,7 +36,7 @@ from .outage import Outage
 from .state import ConsumerState, ReadParkedLanes, Start
 from .verdicts import verdict_of
 
-__all__ = ["Behind", "Starting"]
+__all__ = ["FollowsDeadLetter", "Starting"]
 
 LANES_KNOWN_FOR: Final = 5.0
 """Seconds for which the list of parked lanes is not read again."""
@@ -48,7 +48,7 @@ Jobs: TypeAlias = list[tuple[int, Invoke | Detach]]
 Answered: TypeAlias = Callable[[Delivery, "Outcome[Any] | BaseException"], None]
 
 
-class Behind(Exception):  # noqa: N818 - a reason, not an error
+class FollowsDeadLetter(Exception):  # noqa: N818 - a reason, not an error
     """This message follows an earlier one of its key to the dead letters, to keep their order."""
 
 
@@ -254,5 +254,5 @@ def _unused(call: Call, ask: ClaimRequest) -> Abandon:
     return Abandon(ask.key.id, ask.owner, call.policy.retention_ms)
 
 
-def _behind(delivery: Delivery) -> Behind:
-    return Behind(f"an earlier message of key {delivery.received.message.key!r} is dead")
+def _behind(delivery: Delivery) -> FollowsDeadLetter:
+    return FollowsDeadLetter(f"an earlier message of key {delivery.received.message.key!r} is dead")

@@ -88,8 +88,8 @@ def skip_step(
 ) -> Flow[None]:
     """Record a step that cannot be done, or the undo of one, and let the run continue.
 
-    The run is released, which is written to its audit trail, and claimed: so a worker that has it records
-    nothing any more. If we die in between, a worker continues with the run as after a release.
+    The run is released, which is written to its audit trail, and then claimed. So a worker that still has it
+    cannot record anything. If we die in between, a worker continues with the run as after a release.
     """
     check_operator(key, by, why)
     row: Row | None = yield Read(key.id)

@@ -75,7 +75,7 @@ class RecordStep(msgspec.Struct, gc=False):
     """Record a step: one write, which needs the run's owner and fence.
 
     OK: recorded now, or before by this request. REFUSED: there is another step, another result or
-    another payload under this name. LOST, MISSING: this worker does not own the run any more.
+    another payload under this name. LOST, MISSING: this worker no longer owns the run.
     """
 
     op: ClassVar[str] = "record_step"

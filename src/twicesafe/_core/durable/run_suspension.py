@@ -36,7 +36,7 @@ Unfinished: TypeAlias = SuspendedError | StillInProgressError
 
 
 def is_unfinished(error: BaseException) -> TypeGuard[Unfinished]:
-    """The caller waits for that run, which is no failure of the caller."""
+    """The caller waits for that run. That is not a failure of the caller."""
     is_busy = isinstance(error, StillInProgressError) and error._run is not None
     return is_busy or isinstance(error, SuspendedError)
 

@@ -52,7 +52,6 @@ from .rules import Admission, HttpRules, Looked
 from .stored_response import NOT_KEPT, Ending, ResponseRecording
 
 __all__ = [
-    "Asking",
     "ClientLeft",
     "CompleteClaim",
     "EndClaim",
@@ -62,6 +61,7 @@ __all__ = [
     "HoldClaim",
     "HttpClaim",
     "HttpFlow",
+    "IdentifiedRequest",
     "LeaveClaim",
     "Log",
     "PassThrough",
@@ -196,7 +196,7 @@ def admit(
         asks = identify(rules, claim_for, request, looked, body)
     except RequestRefused as refused:
         return Respond(rules.refuse(request, refused.problem))
-    if not isinstance(asks, Asking):
+    if not isinstance(asks, IdentifiedRequest):
         return asks
     try:
         yield EnterClaim(asks.claim)
@@ -205,7 +205,7 @@ def admit(
     return claimed(rules, asks)
 
 
-class Asking(msgspec.Struct, frozen=True):
+class IdentifiedRequest(msgspec.Struct, frozen=True):
     """A request with its whole body, and the claim that it needs."""
 
     request: HttpRequest
@@ -219,8 +219,8 @@ def identify(
     request: HttpRequest,
     looked: Looked,
     body: bytes | None,
-) -> Asking | PassThrough | None:
-    """A request with its body. `Asking`: enter the claim, then `claimed` or `not_claimed`."""
+) -> IdentifiedRequest | PassThrough | None:
+    """A request with its body. `IdentifiedRequest`: enter the claim, then `claimed` or `not_claimed`."""
     if body is None:
         return None
     request = msgspec.structs.replace(request, body=body)
@@ -230,11 +230,11 @@ def identify(
     claim = claim_for(admission)
     if claim.is_held_by_caller:  # by another layer on this store
         return PassThrough(request)
-    return Asking(request, claim, admission)
+    return IdentifiedRequest(request, claim, admission)
 
 
 def not_claimed(
-    rules: HttpRules, asks: Asking, error: TwicesafeError
+    rules: HttpRules, asks: IdentifiedRequest, error: TwicesafeError
 ) -> HttpFlow[PassThrough | Respond]:
     """The receiver raised this instead of making the claim."""
     if isinstance(error, StoreUnavailableError) and rules.policy.outage == "run":
@@ -245,7 +245,7 @@ def not_claimed(
     return Respond(rules.refuse_error(asks.request, error))
 
 
-def claimed(rules: HttpRules, asks: Asking) -> RunHandler | Respond:
+def claimed(rules: HttpRules, asks: IdentifiedRequest) -> RunHandler | Respond:
     """The claim is made, or its key is already answered."""
     request, claim = asks.request, asks.claim
     if claim.is_new:

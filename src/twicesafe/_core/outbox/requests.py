@@ -42,7 +42,7 @@ __all__ = [
     "ParkedLanes",
     "Pending",
     "Prepare",
-    "RelayStanding",
+    "RelayStatus",
     "Relays",
     "Setback",
     "Settle",
@@ -147,7 +147,7 @@ class Depth(msgspec.Struct, frozen=True):
     """Relays that are alive."""
 
 
-class RelayStanding(msgspec.Struct, frozen=True):
+class RelayStatus(msgspec.Struct, frozen=True):
     """One relay, as its last heartbeat left it."""
 
     id: str
@@ -168,7 +168,7 @@ class RelayStanding(msgspec.Struct, frozen=True):
 class Relays(msgspec.Struct, frozen=True):
     """The relays of the last day, and the messages that none of them publishes."""
 
-    relays: list[RelayStanding]
+    relays: list[RelayStatus]
     """The live ones first."""
     unserved: int
     """Messages in slots that no live relay holds."""

@@ -44,7 +44,7 @@ HERE: Final = "here"
 
 DOUBT: Final = "RegionDoubt"
 """How the recorded error of every record begins that was in doubt. The number of the epoch that decided
-about it follows: a later epoch decides anew."""
+about it follows: a later epoch decides again."""
 
 HELD, RAN, PROBED = "held", "ran", "done elsewhere"
 

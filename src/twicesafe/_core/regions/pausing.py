@@ -61,7 +61,7 @@ def pause(place: str, home: Key, number: int, now: int) -> RegionFlow[None]:
 
 
 def resume(place: str, home: Key, number: int, now: int) -> RegionFlow[None]:
-    """This epoch is not in doubt, or not any more; nor is an older one."""
+    """This epoch and older ones are not, or no longer, in doubt."""
     yield from _write(place, home, _Doubt(home.value, number, False), now)
 
 

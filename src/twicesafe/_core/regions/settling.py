@@ -95,7 +95,7 @@ def _learn_row(seen: Settled, row: Row, here: Row, epoch: Epoch) -> RegionFlow[N
 
 
 def _doubt_row(seen: Settled, row: Row, here: Row, epoch: Epoch) -> RegionFlow[None]:
-    """The worker here died, or waits for a reply, before it decided: the doubt about this key goes on.
+    """The worker here died, or waits for a reply, before it decided: this key stays in doubt.
 
     The record of the old region takes the place of that claim, so its owner cannot start the work.
     """

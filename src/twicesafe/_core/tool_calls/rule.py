@@ -63,7 +63,7 @@ class ToolRule:
     """The arguments that say which operation this is; dotted paths reach into objects. None: every
     call must bring its key."""
     prose: Sequence[str] = ()
-    """Arguments that a model words anew each time. They are not compared."""
+    """Arguments that a model may reword each time. They are not compared."""
     takeover: Literal["hold", "retry"] = "hold"
     """After a crash or an error with unknown outcome: hold (at most once), or let the next call run."""
     retention: Duration = RETENTION

@@ -45,7 +45,7 @@ def config(settings: Settings, once: bool, agent: str) -> dict[str, Any]:
         "retries": {"mode": "standard", "total_max_attempts": attempts},
         "max_pool_connections": settings.pool,
         "parameter_validation": False,  # we build them, and the service checks them too
-        # Given once: botocore would put it together anew for every call, a tenth of the call's work.
+        # Given once: botocore would build it for every call, which is a tenth of the call's work.
         "user_agent": f"twicesafe/{__version__} {agent}",
     }
 

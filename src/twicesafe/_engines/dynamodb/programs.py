@@ -11,7 +11,7 @@ from typing import Final
 
 from ..._values.records import State
 from ...stores._base import Program
-from ..versioned.record import Believed, Versioned, WriteRefused
+from ..versioned.record import OwnerWrite, Versioned, WriteRefused
 from .items import (
     CONFLICT,
     RETURN_OLD,
@@ -43,8 +43,8 @@ class DynamodbPrograms(SweepAndSearch):
     ) -> Program[WriteRefused | None]:
         return (yield from self._written(after.row.id, put(after, before, once)))
 
-    def update(self, belief: Believed) -> Program[WriteRefused | None]:
-        return (yield from self._written(belief.id, _update_item(belief)))
+    def update(self, write: OwnerWrite) -> Program[WriteRefused | None]:
+        return (yield from self._written(write.id, _update_item(write)))
 
     def _written(self, id_: bytes, call: BotoCall) -> Program[WriteRefused | None]:
         reply = yield call
@@ -57,29 +57,29 @@ _NAMES: Final = {
 """Placeholders, which cost a little: most of these are reserved words of DynamoDB, or may become one."""
 
 
-def _update_item(belief: Believed) -> BotoCall:
-    changes = {name: attribute(name, value) for name, value in belief.changes.items()}
-    if "expires_at" in belief.changes:
-        changes["ttl"] = time_to_live(belief.changes["expires_at"])
-    if belief.lease is not None:
-        changes["lease"] = {"N": str(belief.lease)}
-    elif not belief.bare:
+def _update_item(write: OwnerWrite) -> BotoCall:
+    changes = {name: attribute(name, value) for name, value in write.changes.items()}
+    if "expires_at" in write.changes:
+        changes["ttl"] = time_to_live(write.changes["expires_at"])
+    if write.lease is not None:
+        changes["lease"] = {"N": str(write.lease)}
+    elif not write.bare:
         changes["lease"] = None
-    elif not belief.changes.get("error"):
+    elif not write.changes.get("error"):
         changes.pop("error", None)
     condition = "#owner = :owner AND fence = :fence AND #state = :running"
     values: Attributes = {
-        ":owner": {"B": belief.owner},
-        ":fence": {"N": str(belief.fence)},
+        ":owner": {"B": write.owner},
+        ":fence": {"N": str(write.fence)},
         ":running": {"S": State.IN_PROGRESS.value},
     }
-    if belief.ends_by is not None:
+    if write.ends_by is not None:
         condition += " AND lease_until <= :ends_by"
-        values[":ends_by"] = {"N": str(belief.ends_by)}
-    if belief.attempts_below is not None:
-        least = "attribute_not_exists(attempt) OR " if belief.attempts_below > 1 else ""
+        values[":ends_by"] = {"N": str(write.ends_by)}
+    if write.attempts_below is not None:
+        least = "attribute_not_exists(attempt) OR " if write.attempts_below > 1 else ""
         condition += f" AND ({least}attempt < :most)"  # an absent one is 1
-        values[":most"] = {"N": str(belief.attempts_below)}
+        values[":most"] = {"N": str(write.attempts_below)}
     kept, gone = [], []
     for name, value in changes.items():
         if value is None:
@@ -90,14 +90,14 @@ def _update_item(belief: Believed) -> BotoCall:
     update = f"SET {', '.join(kept)}"
     if gone:
         update += f" REMOVE {', '.join(gone)}"
-    if belief.lease is not None:
+    if write.lease is not None:
         update += " ADD #changes :one"
         values[":one"] = {"N": "1"}
     text = update + condition
     return BotoCall(
         "update_item",
         {
-            "Key": {"id": {"B": belief.id}},
+            "Key": {"id": {"B": write.id}},
             "UpdateExpression": update,
             "ConditionExpression": condition,
             "ExpressionAttributeNames": {

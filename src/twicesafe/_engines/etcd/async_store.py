@@ -115,7 +115,7 @@ class _Channels:
         self._grants: dict[int, asyncio.Task[None]] = {}
         self._channels: dict[int, tuple[Any, dict[str, Any]]] = {}
         self._needs: Any = None
-        """The metadata of most calls, as the driver would make it anew for each."""
+        """The metadata of most calls, made once; the driver would make it for each call."""
         self.checked = False
 
     async def attempt(self, step: MemberAttempt | Grant | EtcdPause) -> Any:

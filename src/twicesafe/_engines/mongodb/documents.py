@@ -30,7 +30,7 @@ from ...errors import CorruptRecordError, StoreError
 from ..versioned.record import (
     EMPTY,
     SPARE,
-    Believed,
+    OwnerWrite,
     Versioned,
     granted,
     is_empty,
@@ -265,8 +265,8 @@ def replace(record: Versioned, before: Versioned) -> DriverCall:
     return DriverCall("replace_one", (_based_on(before), _body_of(record)))
 
 
-def update(belief: Believed) -> DriverCall:
-    return DriverCall("update_one", _changed(belief))
+def update(write: OwnerWrite) -> DriverCall:
+    return DriverCall("update_one", _changed(write))
 
 
 def insert_of(record: Versioned) -> Write:
@@ -274,9 +274,9 @@ def insert_of(record: Versioned) -> Write:
     return Write("UpdateOne", _inserted(record), {"upsert": True})
 
 
-def change_of(belief: Believed) -> Write:
+def change_of(write: OwnerWrite) -> Write:
     """`update`, in a bulk."""
-    return Write("UpdateOne", _changed(belief))
+    return Write("UpdateOne", _changed(write))
 
 
 def delete_of(record: Versioned) -> Write:
@@ -299,19 +299,19 @@ def _inserted(record: Versioned) -> tuple[Document, Document]:
     return {"_id": record.row.id.hex()}, {"$setOnInsert": _body_of(record)}
 
 
-def _changed(belief: Believed) -> tuple[Document, Document]:
+def _changed(write: OwnerWrite) -> tuple[Document, Document]:
     where: Document = {
-        "_id": belief.id.hex(),
-        "owner": belief.owner,
-        "fence": belief.fence,
+        "_id": write.id.hex(),
+        "owner": write.owner,
+        "fence": write.fence,
         "state": State.IN_PROGRESS.value,
     }
-    if belief.ends_by is not None:
-        where["lease_until"] = {"$lte": belief.ends_by}
-    if belief.attempts_below is not None:
-        below = belief.attempts_below  # an absent one is 1
+    if write.ends_by is not None:
+        where["lease_until"] = {"$lte": write.ends_by}
+    if write.attempts_below is not None:
+        below = write.attempts_below  # an absent one is 1
         where["attempt"] = {"$not": {"$gte": below}} if below > 1 else {"$lt": below}
-    changes = belief.changes
+    changes = write.changes
     kept: Document = {}
     gone: Document = {}
     for name, value in changes.items():
@@ -322,13 +322,13 @@ def _changed(belief: Believed) -> tuple[Document, Document]:
                 gone["ttl"] = ""
         elif name == "lease_until" or not is_empty(name, value):
             kept[name] = _ENCODE[name](value)  # a lease of 0 costs less than to remove it
-        elif name != "error" or not belief.bare:
+        elif name != "error" or not write.bare:
             gone[name] = ""
     change: Document = {"$set": kept}
-    if belief.lease is not None:
-        kept["lease"] = belief.lease
+    if write.lease is not None:
+        kept["lease"] = write.lease
         change["$inc"] = {"changes": 1}
-    elif not belief.bare:
+    elif not write.bare:
         gone["lease"] = ""
     if gone:
         change["$unset"] = gone

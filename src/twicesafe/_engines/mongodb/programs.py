@@ -17,7 +17,7 @@ from ..._core.protocol import Ack, Claimed, ClaimRequest, Request
 from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from ...stores._batching import error_for_each
-from ..versioned.record import Believed, Versioned, WriteRefused
+from ..versioned.record import OwnerWrite, Versioned, WriteRefused
 from .collection import HELLO, ask_time
 from .documents import (
     DUPLICATE,
@@ -85,10 +85,10 @@ class MongodbPrograms(SweepAndSearch):
             return None
         return WriteRefused((yield from self.load(after.row.id)))
 
-    def update(self, belief: Believed) -> Program[WriteRefused | None]:
-        if (yield update(belief)).matched_count:
+    def update(self, write: OwnerWrite) -> Program[WriteRefused | None]:
+        if (yield update(write)).matched_count:
             return None
-        return WriteRefused((yield from self.load(belief.id)))
+        return WriteRefused((yield from self.load(write.id)))
 
     # -- batches ------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class MongodbPrograms(SweepAndSearch):
         writes: dict[int, Write] = {}
         for place in places:
             try:
-                writes[place] = change_of(self.belief(asks[place]))
+                writes[place] = change_of(self.owner_write(asks[place]))
             except Exception as error:
                 answers[place] = error
         reply = yield from _bulk(answers, list(writes), list(writes.values()))

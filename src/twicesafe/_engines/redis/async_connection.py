@@ -191,7 +191,7 @@ class AsyncLink(asyncio.Protocol):
         self._end(exc or ConnectionError(f"{self.address} closed the connection"))
 
     def _check_time(self) -> None:
-        """The server's time starts anew after each reply, and after each pause that we make."""
+        """The server's time starts again after each reply, and after each pause that we make."""
         self._timer = None
         if not self._waiting:
             return

@@ -126,7 +126,7 @@ class KeyScans:
             following, ids = found
             part = ids[skip : skip + ask.limit - examined]
             due, left = part, ask.most - removed
-            if len(part) > left:  # look first, so as not to remove too many
+            if len(part) > left:  # look first, to remove no more than the limit
                 replies = yield [self._swept(id_, b"look") for id_ in part]
                 due = [id_ for id_, reply in zip(part, replies, strict=True) if reply == 1]
             gone = 0

@@ -198,7 +198,7 @@ class _Rows(_Search):
         if len(places) > limit + 1:
             del newest[heapq.heappop(places)]
         if len(places) > limit:
-            self._newer = places[0][0]  # nothing older can be on this page any more
+            self._newer = places[0][0]  # nothing older can be on this page now
 
     def answer(self, programs: KeySearch) -> Program[Page]:
         limit = self._limit

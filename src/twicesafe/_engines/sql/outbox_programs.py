@@ -27,7 +27,7 @@ from ..._core.outbox.requests import (
     ParkedLane,
     ParkedLanes,
     Relays,
-    RelayStanding,
+    RelayStatus,
     Unpark,
 )
 from ..._values.records import RETRY, SKIP, State, moment
@@ -84,7 +84,7 @@ class OutboxPrograms(RelayPrograms):
             behind[owners.get(slot, b"")] = pending + int(count), age
         held = Counter(owners.values())
         found = [
-            RelayStanding(
+            RelayStatus(
                 bytes(owner).hex(), until > now, moment(until), bool(asleep), held[bytes(owner)],
                 *behind.get(bytes(owner), (0, 0.0)),
             )

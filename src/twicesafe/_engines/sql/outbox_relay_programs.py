@@ -82,7 +82,7 @@ class RelayPrograms(OutboxDialect):
             yield Change(self.mark(f"{sql.release} AND {which}"), (b"", owner, *numbers))
         yield Change(sql.renew, (ask.lease, owner))
         yield Change(sql.seen, (owner, ask.lease))
-        rows = yield Query(sql.standing, (owner,))  # at least one: we have just been seen
+        rows = yield Query(sql.seen_relays, (owner,))  # at least one: we have just been seen
         _, _, alive, any_old, any_outdated = rows[0]
         held = {row[0]: row[1] for row in rows if row[0] is not None}
         share = -(-SLOTS // max(1, alive))

@@ -36,7 +36,7 @@ class RelayStatements:
                 f"{t}_relays", "owner, seen_until, asleep", f"?, {now} + ?, {FALSE}", ["seen_until"]
             )
         )
-        self.standing = mark(
+        self.seen_relays = mark(
             f"SELECT s.slot, s.fence, (SELECT count(*) FROM {t}_relays WHERE seen_until > {now}),"
             f" CASE WHEN EXISTS (SELECT 1 FROM {t}_relays WHERE {old}) THEN 1 ELSE 0 END,"
             f" CASE WHEN EXISTS (SELECT 1 {outdated}) THEN 1 ELSE 0 END"

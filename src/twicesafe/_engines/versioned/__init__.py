@@ -1,6 +1,6 @@
 """What DynamoDB and MongoDB share: stores whose server compares versions and never times.
 
-    record        a record with its version, and what an owner believes of it
+    record        a record with its version, and the write of an owner
     deciding      the requests: decide here, write if the version is still the same
     stores        `Store` and `AsyncStore`, as far as both engines have the same
     lease_watch   when a lease is over, without a clock in the server's conditions

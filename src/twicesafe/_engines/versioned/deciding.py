@@ -37,7 +37,7 @@ from ..._values.records import AuditEntry, Row, State
 from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from .lease_watch import LeaseWatch
-from .record import Believed, Versioned, WriteRefused, audited, entries_of
+from .record import OwnerWrite, Versioned, WriteRefused, audited, entries_of
 
 __all__ = ["VersionedPrograms"]
 
@@ -81,7 +81,7 @@ class VersionedPrograms(ABC):
         """
 
     @abstractmethod
-    def update(self, belief: Believed) -> Program[WriteRefused | None]: ...
+    def update(self, write: OwnerWrite) -> Program[WriteRefused | None]: ...
 
     def perform(self, ask: Request) -> Program[Any]:
         return getattr(self, ask.op)(ask)  # type: ignore[no-any-return]
@@ -153,7 +153,7 @@ class VersionedPrograms(ABC):
     # -- an owner's requests: one update, if all is as the owner believes -------------------------
 
     def _own(self, ask: Renew | Complete | Fail) -> Program[Ack]:
-        refused = yield from self.update(self.belief(ask))
+        refused = yield from self.update(self.owner_write(ask))
         if refused is not None:
             return (yield from self.settle(ask, refused.found))  # type: ignore[no-any-return]
         self.updated(ask)
@@ -164,7 +164,7 @@ class VersionedPrograms(ABC):
     def updated(self, ask: Renew | Complete | Fail) -> None:
         self._leases.forget(ask.id)
 
-    def belief(self, ask: Renew | Complete | Fail) -> Believed:
+    def owner_write(self, ask: Renew | Complete | Fail) -> OwnerWrite:
         """What the lifecycle would change in a record in progress under this owner and fence."""
         now = self.clock.now()
         believed = Row(
@@ -179,11 +179,12 @@ class VersionedPrograms(ABC):
         }
         whose = ask.id, ask.owner, ask.fence, changes
         if isinstance(ask, Renew):
-            return Believed(*whose, ask.lease, ends_by=after.lease_until)  # never shortens it
+            return OwnerWrite(*whose, ask.lease, ends_by=after.lease_until)  # never shortens it
         bare = self._leases.is_bare(ask.id, ask.fence)
         if isinstance(ask, Fail) and not ask.hold:
-            return Believed(*whose, attempts_below=ask.max_attempts, bare=bare)  # else it is parked
-        return Believed(*whose, bare=bare)
+            # With more attempts, it would be parked.
+            return OwnerWrite(*whose, attempts_below=ask.max_attempts, bare=bare)
+        return OwnerWrite(*whose, bare=bare)
 
     # -- the rest of one record --------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A record with its version, and what an owner believes of it."""
+"""A record with its version, and the write of an owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import SchemaVersionError
 __all__ = [
     "EMPTY",
     "SPARE",
-    "Believed",
+    "OwnerWrite",
     "Versioned",
     "WriteRefused",
     "audited",
@@ -66,7 +66,7 @@ class WriteRefused(NamedTuple):
     """The record that is there; None: there is none."""
 
 
-class Believed(NamedTuple):
+class OwnerWrite(NamedTuple):
     """An owner's write: it succeeds if the record is in progress under this owner and fence."""
 
     id: bytes

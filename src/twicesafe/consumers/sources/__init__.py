@@ -11,8 +11,8 @@ What they share or are made of:
     _connection     an async source on one connection, for RabbitMQ, NATS and Redis
     _kafka_member   the thread that polls and commits; `_kafka_transactions`: it commits in transactions
     _kafka_settings, _kafka_records        the URL's settings; a record as a message
-    _kafka_offsets, _kafka_processed       where a partition goes on; the log of processed ids
-    _kafka_standing                        how far a group is behind
+    _kafka_offsets, _kafka_processed       where a partition continues; the log of processed ids
+    _kafka_status                          how far a group is behind
     _amqp, _jetstream, _redis_entries, _sqs_settings       what each broker sends or is asked
 
 `open_source` opens one by its URL. Other packages add schemes through the entry-point group
@@ -25,19 +25,26 @@ import importlib
 from typing import Final
 
 from ..._core.consuming.message import Message, Received
-from ..._core.consuming.source import Found, Member, Revoke, Source, Standing, Terms
+from ..._core.consuming.source import (
+    ConsumerSettings,
+    Member,
+    Revoke,
+    Source,
+    SourceProblem,
+    SourceStatus,
+)
 from ...stores._urls import target_of
 
 __all__ = [
     "SCHEMES",
-    "Found",
+    "ConsumerSettings",
     "Member",
     "Message",
     "Received",
     "Revoke",
     "Source",
-    "Standing",
-    "Terms",
+    "SourceProblem",
+    "SourceStatus",
     "open_source",
 ]
 

@@ -40,7 +40,7 @@ class Confirmations(Replies):
 
     def take(self, message: Any) -> None:
         if message.headers and message.headers.get("Status") == "503":
-            gone = "there is no such durable any more"
+            gone = "the durable no longer exists"
             self.fail(
                 BrokerUnavailableError(f"JetStream took no acknowledgement: {gone}", blames="none")
             )
@@ -69,7 +69,7 @@ class PullReplies(Replies):
             self._end()
         elif status != "100":  # a heartbeat
             said = message.headers.get("Description", "").strip() or status
-            gone = "there is no such durable any more" if status == "503" else said
+            gone = "the durable no longer exists" if status == "503" else said
             self.fail(BrokerUnavailableError(f"JetStream refused the fetch: {gone}", blames="none"))
 
 

@@ -1,4 +1,4 @@
-"""The group's offsets, and where a partition goes on: librdkafka's choice is compared with them.
+"""The group's offsets, and where a partition continues: librdkafka's choice is compared with them.
 
 While a transaction is open, Kafka does not tell the offsets that it changes, and librdkafka asks again. If the group
 rebalances meanwhile, librdkafka (2.16) takes the missing answer for a group without offsets. It starts at
@@ -32,7 +32,8 @@ def committed_offsets(consumer: Any, partitions: Iterable[str], seconds: float) 
 
 
 def skip_what_is_done(consumer: Any, partition: str, first: int) -> bool:
-    """`first`: the offset that librdkafka fetched first. True: the group is further, and `consumer` goes on there.
+    """`first`: the offset that librdkafka fetched first. True: the group's offset is higher, and
+    `consumer` continues there.
 
     If the log ends before the group's offset, it was cut, and its offsets are those of other messages: none is
     skipped.

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ..._core.consuming.source import Found, Terms
+from ..._core.consuming.source import ConsumerSettings, SourceProblem
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers.kafka import LARGEST
 
@@ -67,27 +67,29 @@ def producer_settings(connection: Mapping[str, Any], transactional_id: str) -> d
     }
 
 
-def check_settings(config: Mapping[str, Any], terms: Terms) -> Iterator[Found]:
+def check_settings(
+    config: Mapping[str, Any], consumer: ConsumerSettings
+) -> Iterator[SourceProblem]:
     """What goes wrong with these settings, without a question to the cluster."""
-    longest = terms.lease if terms.timeout is None else terms.timeout
+    longest = consumer.lease if consumer.timeout is None else consumer.timeout
     if longest > longest_wait(config):
-        yield Found(
+        yield SourceProblem(
             f"a rebalance waits {longest_wait(config):g} s for a running handler, which may run for "
             f"{longest:g} s: then another member gets its message while it still runs",
             f"set max.poll.interval.ms to {longest / MARGIN * 1000:.0f} or more, or a shorter timeout",
         )
     if config["auto.offset.reset"] not in ("earliest", "smallest", "beginning", "error"):
-        yield Found(
+        yield SourceProblem(
             "a new group, or one whose offsets have expired, skips all messages that are there",
             "use auto.offset.reset=earliest; or =error, to decide it yourself",
         )
     if config["isolation.level"] != "read_committed":
-        yield Found(
+        yield SourceProblem(
             "messages of aborted transactions are handled", "use isolation.level=read_committed"
         )
     strategy = config.get("partition.assignment.strategy", "cooperative-sticky")
     if "cooperative" not in strategy:
-        yield Found(
+        yield SourceProblem(
             f"with {strategy}, every rebalance takes all partitions from all members, and all wait "
             "for the slowest handler",
             "use partition.assignment.strategy=cooperative-sticky, or group.protocol=consumer",
@@ -95,20 +97,23 @@ def check_settings(config: Mapping[str, Any], terms: Terms) -> Iterator[Found]:
 
 
 def check_topics(
-    connection: Mapping[str, Any], dead: Mapping[str, str], terms: Terms, seconds: float
-) -> Iterator[Found]:
+    connection: Mapping[str, Any],
+    dead: Mapping[str, str],
+    consumer: ConsumerSettings,
+    seconds: float,
+) -> Iterator[SourceProblem]:
     """What goes wrong with the topics (`dead`: topic → its dead-letter topic), where visible."""
     admin = _admin(connection)
     copies = {name: _copies(topic) for name, topic in _topics(admin, seconds).items()}
-    kept = (terms.max_attempts - 1) * terms.longest_backoff
+    kept = (consumer.max_attempts - 1) * consumer.longest_backoff
     for topic, dead_topic in dead.items():
         if topic not in copies:
-            yield Found(f"Kafka has no topic {topic}", "create it")
+            yield SourceProblem(f"Kafka has no topic {topic}", "create it")
             continue
         settings = _settings(admin, topic, seconds)
         retention = float(settings.get("retention.ms", -1)) / 1000
         if 0 <= retention < kept:
-            yield Found(
+            yield SourceProblem(
                 f"{topic} keeps messages for {retention:g} s, and their retries take up to {kept:g} s: "
                 "after a restart a message that is being retried may be gone",
                 f"set retention.ms of {topic} to {kept * 1000:.0f} or more",
@@ -116,13 +121,13 @@ def check_topics(
         if dead_topic not in copies:
             continue  # `prepare_dead_letters` creates it, or the publisher names it
         if copies[dead_topic] < copies[topic]:
-            yield Found(
+            yield SourceProblem(
                 f"{dead_topic} has {copies[dead_topic]} replicas, {topic} has {copies[topic]}: a dead "
                 "letter is lost more easily than a message",
                 f"give {dead_topic} {copies[topic]} replicas",
             )
         if copies[dead_topic] > 1 and _least(admin, dead_topic, seconds) == "1":
-            yield Found(
+            yield SourceProblem(
                 f"{dead_topic} has min.insync.replicas=1: a dead letter is confirmed when one broker "
                 "has it, and is lost with that broker",
                 f"set min.insync.replicas of {dead_topic} to 2",
@@ -130,19 +135,19 @@ def check_topics(
 
 
 def check_log(
-    connection: Mapping[str, Any], topic: str, terms: Terms, seconds: float
-) -> Iterator[Found]:
+    connection: Mapping[str, Any], topic: str, consumer: ConsumerSettings, seconds: float
+) -> Iterator[SourceProblem]:
     """What goes wrong with a log of processed ids, where its settings are visible."""
     settings = _settings(_admin(connection), topic, seconds)
     kept = float(settings.get("retention.ms", -1)) / 1000
-    if "delete" in settings.get("cleanup.policy", "") and 0 <= kept < terms.retention:
-        yield Found(
-            f"{topic} keeps ids for {kept:g} s, and the policy's retention is {terms.retention:g} s: "
+    if "delete" in settings.get("cleanup.policy", "") and 0 <= kept < consumer.retention:
+        yield SourceProblem(
+            f"{topic} keeps ids for {kept:g} s, and the policy's retention is {consumer.retention:g} s: "
             "a repeat that comes later than that runs again",
-            f"set retention.ms of {topic} to {terms.retention * 1000:.0f} or more",
+            f"set retention.ms of {topic} to {consumer.retention * 1000:.0f} or more",
         )
     if settings.get("cleanup.policy") == "compact":
-        yield Found(
+        yield SourceProblem(
             f"{topic} keeps every id for ever, and all of them are read at the start",
             f"set cleanup.policy of {topic} to compact,delete",
         )

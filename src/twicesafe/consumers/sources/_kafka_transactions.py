@@ -191,7 +191,7 @@ class TransactionalMember(KafkaMember):
                     self._processed.prepare(self._topics)
                     self._processed.load(partition)
             except KafkaException as error:
-                why = f"Kafka does not tell where {partition} goes on: {error.args[0].name()}"
+                why = f"Kafka does not tell where {partition} continues: {error.args[0].name()}"
                 self._report(BrokerUnavailableError(why, blames="none"))
                 return
             except (BrokerUnavailableError, ConfigurationError) as error:
@@ -285,8 +285,9 @@ class TransactionalMember(KafkaMember):
         return bool(done or lost)
 
     def _handle_again(self, partition: str, offset: int) -> None:
-        """Kafka has lost a transaction that it had confirmed: this partition goes on behind the last one that
-        it has. Messages that run are not committed."""
+        """Kafka has lost a transaction that it had confirmed: this partition continues after the
+        last one that it has. Messages that run are not committed.
+        """
         from confluent_kafka import TopicPartition
 
         names = frozenset({partition})

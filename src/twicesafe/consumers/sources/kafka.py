@@ -31,7 +31,13 @@ from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 from ..._core.consuming.message import Message, Received
-from ..._core.consuming.source import Found, Publication, Revoke, Standing, Terms
+from ..._core.consuming.source import (
+    ConsumerSettings,
+    Publication,
+    Revoke,
+    SourceProblem,
+    SourceStatus,
+)
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...outbox.publishers._urls import check_kafka, kafka_url, refused_by_kafka
@@ -48,7 +54,7 @@ from ._kafka_settings import (
     longest_wait,
     producer_settings,
 )
-from ._kafka_standing import group_standing
+from ._kafka_status import group_status
 from ._kafka_transactions import TransactionalMember
 
 __all__ = ["KafkaSource"]
@@ -144,19 +150,19 @@ class KafkaSource:
     def keep(self, publication: Publication) -> None:
         self._transactional().keep(publication)
 
-    def check(self, terms: Terms) -> list[Found]:
+    def check(self, consumer: ConsumerSettings) -> list[SourceProblem]:
         found = [
-            *check_settings(self._config, terms),
-            *check_topics(self._connection(), self._dead_topics(), terms, ADMIN),
+            *check_settings(self._config, consumer),
+            *check_topics(self._connection(), self._dead_topics(), consumer, ADMIN),
         ]
         if self._processed is not None:
-            self._processed.retention = terms.retention
+            self._processed.retention = consumer.retention
             self._processed.prepare(self._topics)
-            found += check_log(self._connection(), self._processed.topic, terms, ADMIN)
+            found += check_log(self._connection(), self._processed.topic, consumer, ADMIN)
         return found
 
-    def standing(self) -> Standing:
-        return group_standing(self._connection(), self.name, self._topics, ADMIN)
+    def status(self) -> SourceStatus:
+        return group_status(self._connection(), self.name, self._topics, ADMIN)
 
     def scope(self, topic: str) -> tuple[str, ...]:
         return (self.name, topic)

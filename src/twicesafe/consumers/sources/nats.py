@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 import msgspec
 
 from ..._core.consuming.message import Message, Received
-from ..._core.consuming.source import Found, Standing, Terms
+from ..._core.consuming.source import ConsumerSettings, SourceProblem, SourceStatus
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
@@ -366,7 +366,7 @@ class JetStreamSource(ConnectionSource):
                 subjects = [f"dead.{self._stream}.>"]
                 await jetstream.add_stream(StreamConfig(name=name, subjects=subjects))
 
-    async def standing(self) -> Standing:
+    async def status(self) -> SourceStatus:
         """JetStream knows the durable, not the processes that pull from it."""
         from nats.aio.client import Client
 
@@ -379,48 +379,50 @@ class JetStreamSource(ConnectionSource):
             found = await jetstream.consumer_info(self._stream, self._durable)
         active = getattr(found.delivered, "last_active", None)
         since = None if active is None else (datetime.now(UTC) - active).total_seconds()
-        return Standing(found.num_pending, found.num_ack_pending, active=since)
+        return SourceStatus(found.num_pending, found.num_ack_pending, active=since)
 
-    async def check(self, terms: Terms) -> list[Found]:
+    async def check(self, consumer: ConsumerSettings) -> list[SourceProblem]:
         async with self._reached("check") as client:
             jetstream = client.jetstream(timeout=self._timeout)
             durable = (await jetstream.consumer_info(self._stream, self._durable)).config
             stream = (await jetstream.stream_info(self._stream)).config
-        return list(_problems(terms, self.ack_wait, durable, stream))
+        return list(_problems(consumer, self.ack_wait, durable, stream))
 
 
-def _problems(terms: Terms, ack_wait: float, durable: Any, stream: Any) -> Iterator[Found]:
+def _problems(
+    consumer: ConsumerSettings, ack_wait: float, durable: Any, stream: Any
+) -> Iterator[SourceProblem]:
     name, window = durable.durable_name, stream.duplicate_window or 0
-    if ack_wait > terms.lease:
-        yield Found(
+    if ack_wait > consumer.lease:
+        yield SourceProblem(
             f"the messages of a consumer that died wait for the ack-wait of {name}, {ack_wait:g} s, "
-            f"although its lease ends after {terms.lease:g} s",
-            f"set ack_wait to {terms.lease:g} s or less: it is extended while a handler runs",
+            f"although its lease ends after {consumer.lease:g} s",
+            f"set ack_wait to {consumer.lease:g} s or less: it is extended while a handler runs",
         )
     if durable.max_deliver > 0:
-        yield Found(
+        yield SourceProblem(
             f"JetStream delivers a message of {name} at most {durable.max_deliver} times, crashes and "
-            f"delays included, while we try it {terms.max_attempts} times: after that it is neither "
+            f"delays included, while we try it {consumer.max_attempts} times: after that it is neither "
             "handled nor sent to the dead letters",
             "set max_deliver to -1: twicesafe counts the attempts",
         )
-    if 0 < durable.max_ack_pending < terms.batch + terms.concurrency:
-        yield Found(
+    if 0 < durable.max_ack_pending < consumer.batch + consumer.concurrency:
+        yield SourceProblem(
             f"all consumers of {name} together may hold {durable.max_ack_pending} messages, fewer than "
-            f"batch={terms.batch} and concurrency={terms.concurrency} of one",
+            f"batch={consumer.batch} and concurrency={consumer.concurrency} of one",
             "raise max_ack_pending, or lower batch= and concurrency=",
         )
-    if window > terms.retention:
-        yield Found(
+    if window > consumer.retention:
+        yield SourceProblem(
             f"the duplicate window of {stream.name} is {window:g} s, longer than retention="
-            f"{terms.retention:g}: a producer's retry may come after its record is forgotten",
+            f"{consumer.retention:g}: a producer's retry may come after its record is forgotten",
             f"set retention to {window:g} s or more",
         )
-    if 0 < (stream.max_age or 0) <= terms.longest_backoff * terms.max_attempts:
-        yield Found(
+    if 0 < (stream.max_age or 0) <= consumer.longest_backoff * consumer.max_attempts:
+        yield SourceProblem(
             f"{stream.name} deletes messages after {stream.max_age:g} s, read or not: a message that "
             "is tried again may be gone before its last attempt",
-            f"raise max_age above {terms.longest_backoff * terms.max_attempts:g} s, or shorten the back-off",
+            f"raise max_age above {consumer.longest_backoff * consumer.max_attempts:g} s, or shorten the back-off",
         )
 
 

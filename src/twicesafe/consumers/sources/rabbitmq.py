@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from ..._core.consuming.message import Received
-from ..._core.consuming.source import Found, Standing, Terms
+from ..._core.consuming.source import ConsumerSettings, SourceProblem, SourceStatus
 from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers._urls import AMQP, server_url
@@ -82,7 +82,7 @@ class RabbitSource(ConnectionSource):
         self._returns_by_closing = False
         """Returning messages one by one would break their order."""
         self._leaving = False
-        """The channel closes when nothing is held any more."""
+        """The channel closes when no message is held."""
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -234,7 +234,7 @@ class RabbitSource(ConnectionSource):
                     arguments = {"x-queue-type": "classic"}
                     await channel.declare_queue(name, durable=True, arguments=arguments)
 
-    async def standing(self) -> Standing:
+    async def status(self) -> SourceStatus:
         """RabbitMQ tells how many messages are ready and how many consumers it pushes to, not whose they are."""
         import aio_pika
 
@@ -244,42 +244,42 @@ class RabbitSource(ConnectionSource):
             async with connection.channel() as channel:
                 queue = await channel.declare_queue(self._queue, passive=True)
         found = queue.declaration_result
-        return Standing(found.message_count, count=found.consumer_count)
+        return SourceStatus(found.message_count, count=found.consumer_count)
 
-    async def check(self, terms: Terms) -> list[Found]:
+    async def check(self, consumer: ConsumerSettings) -> list[SourceProblem]:
         async with self._reached("check") as connection:
             queue = await queue_settings(connection, self._queue)
-        self._returns_by_closing = terms.ordered and queue.kind == "quorum"
-        return list(_problems(terms, self._queue, queue, self._consumer_timeout))
+        self._returns_by_closing = consumer.ordered and queue.kind == "quorum"
+        return list(_problems(consumer, self._queue, queue, self._consumer_timeout))
 
 
 def _problems(
-    terms: Terms, name: str, queue: QueueSettings, consumer_timeout: float
-) -> Iterator[Found]:
-    longest = terms.max_attempts * (terms.longest_backoff + (terms.timeout or 0))
+    consumer: ConsumerSettings, name: str, queue: QueueSettings, consumer_timeout: float
+) -> Iterator[SourceProblem]:
+    longest = consumer.max_attempts * (consumer.longest_backoff + (consumer.timeout or 0))
     if longest > consumer_timeout:
-        yield Found(
+        yield SourceProblem(
             f"a message may be held for {longest:g} s, with all its attempts and the back-off between "
             f"them; RabbitMQ closes the channel after {consumer_timeout:g} s (consumer_timeout) and "
             "redelivers all that is held",
             "raise consumer_timeout in rabbitmq.conf and in the URL, or use fewer or shorter attempts",
         )
     if queue.kind == "stream":
-        yield Found(
+        yield SourceProblem(
             f"{name} is a stream: RabbitMQ cannot take a message of a stream back",
             "use a quorum queue",
         )
     if not queue.durable:
-        yield Found(
+        yield SourceProblem(
             f"the queue {name} is not durable: a restart of RabbitMQ loses its messages",
             "declare it durable, best as a quorum queue",
         )
     limit = queue.delivery_limit
-    if limit is not None and (limit <= terms.max_attempts or not queue.dead_letter_exchange):
+    if limit is not None and (limit <= consumer.max_attempts or not queue.dead_letter_exchange):
         after = "sends it to its own dead letters" if queue.dead_letter_exchange else "drops it"
-        yield Found(
+        yield SourceProblem(
             f"the queue {name} counts each return of a message, also when a consumer that held it died "
             f"in another message; after {limit} of them RabbitMQ {after}",
-            f"set x-delivery-limit (or a policy) well above {terms.max_attempts}, and a dead-letter "
+            f"set x-delivery-limit (or a policy) well above {consumer.max_attempts}, and a dead-letter "
             "exchange",
         )

@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
 from ..._core.consuming.message import Message, Received
-from ..._core.consuming.source import Found, Member, Standing, Terms
+from ..._core.consuming.source import ConsumerSettings, Member, SourceProblem, SourceStatus
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
@@ -343,7 +343,7 @@ class RedisStreamSource(ConnectionSource):
     async def prepare_dead_letters(self) -> None:
         """XADD creates the stream."""
 
-    async def standing(self) -> Standing:
+    async def status(self) -> SourceStatus:
         client = self._client()
         async with self._looking(client):
             groups = await client.xinfo_groups(self._stream)
@@ -354,24 +354,24 @@ class RedisStreamSource(ConnectionSource):
             for one in consumers
             if one["name"] != RETURNED.encode()
         ]
-        return Standing(group.get("lag"), group["pending"], len(members), tuple(members))
+        return SourceStatus(group.get("lag"), group["pending"], len(members), tuple(members))
 
-    async def check(self, terms: Terms) -> list[Found]:
+    async def check(self, consumer: ConsumerSettings) -> list[SourceProblem]:
         async with self._reached("check") as client:
             memory = await client.info("memory")
         found = []
-        if terms.longest_backoff > self.ack_wait:
+        if consumer.longest_backoff > self.ack_wait:
             found.append(
-                Found(
-                    f"a delay of {terms.longest_backoff:g} s is cut to ack_wait={self.ack_wait:g}: "
+                SourceProblem(
+                    f"a delay of {consumer.longest_backoff:g} s is cut to ack_wait={self.ack_wait:g}: "
                     "the message comes back earlier than the back-off says",
-                    f"set ack_wait={terms.longest_backoff:g} in the URL, or a shorter back-off",
+                    f"set ack_wait={consumer.longest_backoff:g} in the URL, or a shorter back-off",
                 )
             )
         policy = memory.get("maxmemory_policy", "noeviction")
         if memory.get("maxmemory") and str(policy).startswith("allkeys"):
             found.append(
-                Found(
+                SourceProblem(
                     f"Redis may delete the stream {self._stream} when its memory is full "
                     f"(maxmemory-policy {policy})",
                     "set maxmemory-policy to noeviction, or to a volatile- policy",

@@ -29,7 +29,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from ..._core.consuming.message import Message, Received
-from ..._core.consuming.source import Found, Revoke, Standing, Terms
+from ..._core.consuming.source import ConsumerSettings, Revoke, SourceProblem, SourceStatus
 from ..._core.sqs_wire import (
     BODY,
     ID,
@@ -189,16 +189,16 @@ class SqsSource:
 
     # -- the queue ----------------------------------------------------------------------------------
 
-    def check(self, terms: Terms) -> list[Found]:
+    def check(self, consumer: ConsumerSettings) -> list[SourceProblem]:
         self._settings = None
-        return list(check_queue(self.name, self._ask(), terms))
+        return list(check_queue(self.name, self._ask(), consumer))
 
-    def standing(self) -> Standing:
+    def status(self) -> SourceStatus:
         """SQS counts roughly, and knows no consumers."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         reply = self._call(self._client.calls.get_queue_attributes, AttributeNames=names)
         waiting, hidden = (int(reply["Attributes"][name]) for name in names)
-        return Standing(waiting, hidden)
+        return SourceStatus(waiting, hidden)
 
     def scope(self, topic: str) -> tuple[str, ...]:
         return (self.name,)

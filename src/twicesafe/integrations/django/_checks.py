@@ -6,7 +6,8 @@ twicesafe.W002   the middleware stands before the authentication
 twicesafe.W003   the store does not answer       (only ``manage.py check --database default`` and ``migrate``)
 twicesafe.W004   its tables are missing or old   (the same)
 
-The last is no error, because an error stops ``manage.py migrate``, which may be the command that creates them.
+W004 is a warning, because an error would stop ``manage.py migrate``, which may be the command that
+creates the tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rewriting: the same answer, or payload of a run, in other bytes, for a new encryption key. Nothing else may change.
 
-It compares what it replaces: an answer that was released, forgotten or recorded anew meanwhile stays.
+It compares what it replaces: an answer that was released, forgotten or recorded again meanwhile stays.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ for _name in ("bench", "outages", "rules"):
     pytest.register_assert_rewrite(f"{__name__}.{_name}")
 
 from .bench import BlockingSource  # noqa: E402
-from .hooks import TERMS, SourceUnderTest  # noqa: E402
+from .hooks import SETTINGS, SourceUnderTest  # noqa: E402
 from .outages import OutageRules  # noqa: E402
 from .rules import SettlingRules  # noqa: E402
 
-__all__ = ["TERMS", "BlockingSource", "ConsumerConformance", "SourceUnderTest"]
+__all__ = ["SETTINGS", "BlockingSource", "ConsumerConformance", "SourceUnderTest"]
 
 
 class ConsumerConformance(SettlingRules, OutageRules):

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
-from ..._core.consuming.source import Terms
+from ..._core.consuming.source import ConsumerSettings
 from ..._core.outbox.publisher import Publisher
 
-__all__ = ["TERMS", "SourceUnderTest"]
+__all__ = ["SETTINGS", "SourceUnderTest"]
 
-TERMS: Final = Terms(
+SETTINGS: Final = ConsumerSettings(
     lease=30, retention=86400, max_attempts=5, longest_backoff=1, concurrency=4, batch=10,
     ordered=False, timeout=20,
 )  # fmt: skip
@@ -50,9 +50,9 @@ class SourceUnderTest:
         """The ids of all messages at the default destination of dead letters."""
         raise NotImplementedError
 
-    def terms(self) -> Terms:
+    def consumer_settings(self) -> ConsumerSettings:
         """Settings of a consumer that suit this source: its `check` finds nothing wrong with them."""
-        return TERMS
+        return SETTINGS
 
     def unsettled(self) -> int | None:
         """How many messages the broker has for the group that are not acknowledged; None: it does not say."""

@@ -26,7 +26,7 @@ class OutageRules(SourceBench):
                 with pytest.raises(BrokerUnavailableError):
                     member.fetch(10, self.seconds)
                 with pytest.raises(BrokerUnavailableError):
-                    member.check(self.terms())
+                    member.check(self.consumer_settings())
             (later,) = self.send()
             found = self.gather(member, later.id)
             member.acknowledge([one.receipt for one in found.values()])

@@ -44,7 +44,7 @@ class SettlingRules(SourceBench):
 
     def test_standing_counts_what_waits_and_takes_nothing(self) -> None:
         with self.member() as member:
-            if not hasattr(member.source, "standing"):
+            if not hasattr(member.source, "status"):
                 pytest.skip("this source does not say how far behind it is")
             (first,) = self.send()  # the broker knows the consumer once it has settled something
             (got,) = self.gather(member, first.id).values()
@@ -52,7 +52,7 @@ class SettlingRules(SourceBench):
         sent = self.send(3)
         with self.member() as asking:
             until = time.monotonic() + self.seconds
-            while (found := asking.standing()).waiting != len(sent):
+            while (found := asking.status()).waiting != len(sent):
                 assert time.monotonic() < until, f"three messages wait, and the broker says {found}"
                 time.sleep(0.05)
         with self.member() as member:
@@ -245,4 +245,4 @@ class SettlingRules(SourceBench):
 
     def test_ordinary_settings_pass_the_check(self) -> None:
         with self.member() as member:
-            assert list(member.check(self.terms())) == []
+            assert list(member.check(self.consumer_settings())) == []

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ..._core.consuming.source import Member, Standing
+from ..._core.consuming.source import Member, SourceStatus
 from ...errors import BrokerUnavailableError
 
-__all__ = ["group_standing"]
+__all__ = ["group_status"]
 
 LONGEST_WAIT: Final = 3.0
 """Seconds that the names of members are worth: a cluster that does not know the question never answers."""
 
 
-def group_standing(
+def group_status(
     connection: Mapping[str, Any], group: str, topics: Sequence[str], seconds: float
-) -> Standing:
+) -> SourceStatus:
     from confluent_kafka import Consumer, KafkaException
 
     asking = Consumer({**connection, "group.id": group, "enable.auto.commit": False})
@@ -32,7 +32,9 @@ def group_standing(
     finally:
         asking.close()
     members = _members(connection, group, seconds)
-    return Standing(waiting, count=None if members is None else len(members), members=members or ())
+    return SourceStatus(
+        waiting, count=None if members is None else len(members), members=members or ()
+    )
 
 
 def _places(known: Mapping[str, Any], topics: Sequence[str]) -> Iterator[Any]:
