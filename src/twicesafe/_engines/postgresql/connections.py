@@ -187,7 +187,8 @@ class SerialConnection:
     ) -> T:
         """Run the program that ``chosen(store)(*words)`` returns."""
         store, timeout = self._store, self._store.settings.timeout
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        cancels = 0 if task is None else task.cancelling()  # a task may have swallowed earlier ones
         until = loop.time() + timeout
         if self._lock.locked():
             try:
@@ -222,8 +223,7 @@ class SerialConnection:
             raise
         except BaseException as error:
             self.drop()
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if task is not None and task.cancelling() > cancels:
                 raise asyncio.CancelledError from error  # the driver raised its own error instead
             if isinstance(error, TimeoutError) or loop.time() >= until:
                 raise self._timed_out() from error
