@@ -193,3 +193,23 @@ async def test_an_outage_is_no_cancellation_of_a_task_that_survived_an_earlier_o
 
     async with AsyncReceiver.open(url_for(kind, server.url)) as receiver:
         assert await asyncio.ensure_future(work()) == "went on"
+
+
+@pytest.mark.parametrize("kind", ["psycopg-async", "asyncpg"])
+async def test_a_server_without_a_connection_left_records_what_it_let_run(
+    kind: str, own_server: Callable[..., Any]
+):
+    server = own_server("postgres", max_connections="4", superuser_reserved_connections="0")
+    runs: list[str] = []
+
+    async def say() -> str:
+        runs.append("ran")
+        return "done"
+
+    with contextlib.ExitStack() as others:
+        for _ in range(3):
+            others.enter_context(psycopg.connect(server.url))
+        async with AsyncReceiver.open(url_for(kind, server.url)) as receiver:
+            for _ in range(2):
+                assert (await receiver.process("k", say)).value == "done"
+    assert runs == ["ran"]
