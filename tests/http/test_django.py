@@ -475,6 +475,35 @@ async def test_asgi_a_view_that_ends_its_cut_stream_without_an_error_is_not_reco
     assert (await asked()).status_code == 500
 
 
+@pytest.mark.item("E7", "T1")
+async def test_asgi_a_cancellation_before_the_stream_does_not_cut_it(tmp_path: Path):
+    """A layer outside that swallowed one; before Python 3.13, a task group that fails in it does the same."""
+
+    async def view(request: Any) -> Any:
+        async def rows() -> Any:
+            yield b"row 1"
+            yield b"row 2"
+
+        return StreamingHttpResponse(rows())
+
+    async def asked() -> Any:
+        return await layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+
+    async def serve() -> list[bytes]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return [part async for part in await asked()]
+
+    with override_settings(TWICESAFE={"store": f"sqlite:///{tmp_path / 'keys.db'}"}):
+        layer = IdempotencyMiddleware(view)
+    assert await asyncio.ensure_future(serve()) == [b"row 1", b"row 2"]
+    again = await asked()
+    assert (again.status_code, again.content) == (200, b"row 1row 2")
+
+
 @pytest.mark.item("E9")
 def test_a_store_that_is_away_runs_nothing(edge: str):
     with launch("valkey") as server:

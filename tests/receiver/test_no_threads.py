@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from twicesafe import AsyncReceiver, Policy, Receiver
+from twicesafe import AsyncReceiver, Outcome, Policy, Receiver
 from twicesafe._runtime.adapting import for_threads
 from twicesafe._runtime.handler_threads import HandlerThreads
 
@@ -100,3 +100,30 @@ def test_jobs_are_done_by_the_threads_that_there_are(refuse: Refusal, granted: i
     threads.run(jobs)
     assert all(done.acquire(timeout=WAITS) for _ in range(3))
     threads.close()
+
+
+@pytest.mark.parametrize("granted", [0, 1, 2])
+def test_a_batch_is_done_by_the_threads_that_there_are(refuse: Refusal, granted: int):
+    """Handlers that ran in threads had no record when the batch failed, and ran again."""
+    runs: list[int] = []
+
+    def handle(number: int) -> int:
+        runs.append(number)
+        return -number
+
+    with Receiver.open("memory://") as receiver:
+        receiver.process("first", handle, 0)  # the lease keeper has its thread
+        refuse("twicesafe-batch", granted)
+        for _ in range(2):
+            done = receiver.process_many([1, 2, 3, 4], handle, key=str, concurrency=3)
+            assert [one.value for one in done if isinstance(one, Outcome)] == [-1, -2, -3, -4]
+    assert sorted(runs) == [0, 1, 2, 3, 4]
+
+
+def test_a_handler_with_a_timeout_that_gets_no_thread_gives_its_claim_back(refuse: Refusal):
+    with Receiver.open("memory://", policy=Policy(timeout=WAITS, wait=0)) as receiver:
+        refuse("twicesafe-handler")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            receiver.process("k", pytest.fail, "without a thread nothing ends it")
+        outcome = receiver.process("k", str, 7)
+    assert (outcome.value, outcome.attempt) == ("7", 1)

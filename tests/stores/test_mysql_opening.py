@@ -248,6 +248,20 @@ def test_statement_based_replication_is_refused_by_name(own_server: Any):
         MysqlStore.open(server.url_of("shop"))
 
 
+def test_what_a_server_sets_in_every_session_changes_no_answer(own_server: Any):
+    server = own_server("mariadb", init_connect="SET sql_select_limit = 1, sql_safe_updates = 1")
+    server.execute("CREATE DATABASE shop")
+    server.execute("CREATE USER clerk")  # init_connect is not run for root
+    server.execute("GRANT ALL ON shop.* TO clerk")
+    url = server.url_of("shop").replace("root@", "clerk@")
+    with Receiver.open(url) as receiver:
+        assert len(receiver.process_many("abc", str.upper, key=str)) == 3
+        with pytest.raises(ZeroDivisionError):
+            receiver.process("d", divmod, 1, 0)
+        assert sorted(receiver.stats().by_state.values()) == [1, 3]
+        receiver.sweep()
+
+
 def test_a_read_only_server_is_refused(own_server: Any):
     server = own_server("mariadb")
     server.execute("CREATE DATABASE shop")

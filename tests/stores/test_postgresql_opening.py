@@ -138,6 +138,15 @@ def test_a_bad_option_is_refused_by_name(kind: str, query: str, says: str, postg
     assert says in str(error)
 
 
+def test_no_schema_for_the_tables_is_not_an_outage(kind: str, postgres_url: str):
+    database = postgres_url.rpartition("/")[2]
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{database}" SET search_path = nowhere')  # type: ignore[arg-type]
+    error = met(kind, postgres_url)
+    assert isinstance(error, ConfigurationError)
+    assert "?schema=" in str(error)
+
+
 # --- read-only -------------------------------------------------------------------------------
 
 

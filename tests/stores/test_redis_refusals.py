@@ -302,3 +302,22 @@ def test_a_search_while_a_slot_moves_does_not_carry_results(cluster: Any, store:
         here.execute_command("MIGRATE", "127.0.0.1", other.port, name, 0, 30_000)
         assert carried(cluster.nodes, lambda: store.perform(ask)) < 100_000
         assert store.perform(Survey()).by_state == {State.COMPLETED: 1}, "it was asked for"
+
+
+async def test_a_server_without_a_connection_left_records_what_it_let_run(own_server: Any):
+    import redis
+
+    server = own_server("valkey")
+    runs: list[str] = []
+
+    async def say() -> str:
+        runs.append("ran")
+        return "done"
+
+    with redis.Redis.from_url(server.url) as one, redis.Redis.from_url(server.url) as two:
+        one.config_set("maxclients", 3)
+        two.ping()
+        async with AsyncReceiver.open(server.url) as receiver:
+            for _ in range(2):
+                assert (await receiver.process("k", say)).value == "done"
+    assert runs == ["ran"]

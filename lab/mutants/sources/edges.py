@@ -177,8 +177,8 @@ break_source(
     "a Django view that takes its cancellation is whole",
     bug="a stream that was cut with its client and ended politely is recorded as all of it",
     file="integrations/django/_streams.py",
-    old="    return task is not None and task.cancelling() > 0",
-    new="    return task is None",
+    old="    return 0 if task is None else task.cancelling()",
+    new="    return 0",
     tests=[
         f"{DJANGO}::test_asgi_a_view_that_ends_its_cut_stream_without_an_error_is_not_recorded_as_complete",
     ],

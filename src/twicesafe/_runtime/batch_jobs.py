@@ -56,7 +56,17 @@ class ThreadJobs:
             )
             for index, job in self._todo:
                 context = contextvars.copy_context()
-                future = self._pool.submit(context.run, self._work, index, job)
+                try:
+                    future = self._pool.submit(context.run, self._work, index, job)
+                except (
+                    RuntimeError
+                ) as error:  # the system has no thread left, or the interpreter ends
+                    if not self._queued:
+                        self._pool = None  # then in the caller's thread
+                        break
+                    if "cannot schedule" in str(error):
+                        raise
+                    continue  # it is queued: the threads that there are run it
                 self._queued[index] = job.claim, future
 
     def _work(self, index: int, job: Invoke | Detach) -> None:
@@ -98,7 +108,7 @@ class ThreadJobs:
 
     def _stop(self) -> None:
         for index, _ in self._todo:
-            if self._pool is None or self._queued[index][1].cancel():
+            if self._pool is None or (index in self._queued and self._queued[index][1].cancel()):
                 self._ended.append((index, NotStarted()))
         self._todo.clear()
 

@@ -202,7 +202,7 @@ class BlockingFlowRun(FlowRun):
         """Run the rest of the flow in a new thread, which takes over the flight and the claims."""
         rest = BlockingFlowRun(self._runtime)
         rest._store, rest._perform = self._store, self._perform  # a claim ends where it was made
-        self._asked = None
+        asked, self._asked = self._asked, None
         rest._flight, self._flight = self._flight, None
         if (
             command.claim in self._claims
@@ -220,9 +220,17 @@ class BlockingFlowRun(FlowRun):
                 rest.end()
 
         context = contextvars.copy_context()
-        threading.Thread(
+        thread = threading.Thread(
             target=context.run, args=(finish,), name="twicesafe-handler", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except (
+            RuntimeError
+        ):  # the system has no thread left: nothing has run, so the claim is given back
+            self._asked = asked
+            rest.end()
+            raise
         try:
             return ended.result(command.timeout)
         except TimeoutError:

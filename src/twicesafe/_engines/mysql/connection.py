@@ -19,6 +19,7 @@ __all__ = ["Session", "connect"]
 Tap = Callable[[str, Any], None] | None
 
 _MODE: Final = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+_ALL_ROWS: Final = 2**64 - 1
 
 
 class Session:
@@ -109,8 +110,8 @@ def connect(settings: Settings) -> Session:
 def _prepare(connection: Any, settings: Settings) -> Session:
     cursor = connection.cursor()
     cursor.execute(
-        f"SET SESSION sql_mode = '{_MODE}', time_zone = '+00:00',"
-        f" innodb_lock_wait_timeout = {_lock_timeout(settings):d}"
+        f"SET SESSION sql_mode = '{_MODE}', time_zone = '+00:00', sql_safe_updates = 0,"
+        f" sql_select_limit = {_ALL_ROWS}, innodb_lock_wait_timeout = {_lock_timeout(settings):d}"
     )
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     cursor.execute("SELECT VERSION(), @@read_only, @@max_allowed_packet")

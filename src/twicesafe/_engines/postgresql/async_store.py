@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from operator import attrgetter
@@ -18,7 +19,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from ..._core.outbox.requests import OutboxRequest, Reply
 from ..._core.protocol import Request
 from ..._values.drivers import require
-from ...errors import StoreError
+from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
 from ...stores._batching import AsyncBatcher, PerLoop, uncancellable
 from ...stores._outbox_port import AsyncOutboxPort
@@ -54,7 +55,8 @@ class LoopConnections:
     def __init__(self, store: AsyncStoreBase) -> None:
         self._store = store
         self._claims = SerialConnection(store)
-        self._ends = SerialConnection(store)
+        self._ends = SerialConnection(store, spare=self._claims)
+        """Work that is done must be recorded, also on a server that has no connection left."""
         self.other = SerialConnection(store)
         self._locked = SerialConnection(store)
         """For claims of keys that an open transaction locks: no other call waits behind them."""
@@ -77,8 +79,9 @@ class LoopConnections:
         )
 
     async def connect(self) -> None:
-        for connection in (self._claims, self._ends):
-            await connection.connect()
+        await self._claims.connect()
+        with contextlib.suppress(StoreUnavailableError):  # then it shares the other one
+            await self._ends.connect()
 
     def perform_alone(self, request: Request) -> Coroutine[Any, Any, Any]:
         connection = self._locked if request.op in CLAIMS else self.other

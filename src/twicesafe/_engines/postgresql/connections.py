@@ -171,10 +171,13 @@ class AsyncpgConnection(AsyncConnection):
 
 
 class SerialConnection:
-    """One connection that runs one program at a time. Opened on first use, dropped after any error."""
+    """One connection that runs one program at a time. Opened on first use, dropped after any error.
 
-    def __init__(self, store: AsyncStoreBase) -> None:
-        self._store = store
+    `spare`: another one, which runs the program if the server gives us no connection of our own.
+    """
+
+    def __init__(self, store: AsyncStoreBase, spare: SerialConnection | None = None) -> None:
+        self._store, self._spare = store, spare
         self._connection: AsyncConnection | None = None
         self._lock = asyncio.Lock()
         self._until: float | None = None
@@ -187,7 +190,8 @@ class SerialConnection:
     ) -> T:
         """Run the program that ``chosen(store)(*words)`` returns."""
         store, timeout = self._store, self._store.settings.timeout
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        cancels = 0 if task is None else task.cancelling()  # a task may have swallowed earlier ones
         until = loop.time() + timeout
         if self._lock.locked():
             try:
@@ -199,8 +203,13 @@ class SerialConnection:
         try:
             connection = self._connection
             if connection is None:
-                async with asyncio.timeout_at(until):
-                    connection = self._connection = await self._open()
+                try:
+                    async with asyncio.timeout_at(until):
+                        connection = self._connection = await self._open()
+                except StoreUnavailableError:
+                    if self._spare is None or self._spare._connection is None:
+                        raise
+                    return await self._spare.run(chosen, *words)
             self._until = until
             if self._timer is None:
                 self._timer = loop.call_at(until, self._check_time, loop)
@@ -222,8 +231,7 @@ class SerialConnection:
             raise
         except BaseException as error:
             self.drop()
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if task is not None and task.cancelling() > cancels:
                 raise asyncio.CancelledError from error  # the driver raised its own error instead
             if isinstance(error, TimeoutError) or loop.time() >= until:
                 raise self._timed_out() from error

@@ -156,6 +156,10 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
         return ConfigurationError(f"{where}: the database does not exist; create it first")
     if code == "42P01":
         return SchemaVersionError(f"{where} has no twicesafe tables; run: twicesafe migrate")
+    if code == "3F000":
+        return ConfigurationError(
+            f"{where}: there is no schema for our tables ({text}); create it, or name another with ?schema="
+        )
     if code == "42501":
         return ConfigurationError(f"{where}: the role lacks a privilege: {text}")
     if code == "25006" or any(sign in text for sign in _READ_ONLY):

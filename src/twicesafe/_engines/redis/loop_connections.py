@@ -16,11 +16,13 @@ A cancelled claim may already be sent, so the `Abandon` that releases it follows
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core.driving import drive_async
 from ..._core.protocol import Request
+from ...errors import StoreUnavailableError
 from ...stores._base import Program
 from ...stores._batching import AsyncBatcher, Uncancellable, uncancellable
 from .async_connection import AsyncLink
@@ -43,14 +45,16 @@ class LoopConnections:
     def __init__(self, store: AsyncRedisStore) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
-        claims, ends = _Pipeline(store), _Pipeline(store)
+        claims = _Pipeline(store)
+        ends = _Pipeline(store, spare=claims.connection)
         self._pipelines = {**dict.fromkeys(QUICK, ends), "claim": claims, "abandon": claims}
         self._claims, self._ends = claims.connection, ends.connection
         self._other = _Connection(store)
 
     async def connect(self) -> None:
-        for connection in (self._claims, self._ends):
-            await connection.connect()
+        await self._claims.connect()
+        with contextlib.suppress(StoreUnavailableError):  # then it shares the other one
+            await self._ends.connect()
 
     async def settle(self) -> None:
         """Decide how new records are written. Part of connecting."""
@@ -84,18 +88,31 @@ class LoopConnections:
 
 
 class _Pipeline:
-    """Requests in the order in which they came, the short way or the long way."""
+    """Requests in the order in which they came, the short way or the long way.
 
-    def __init__(self, store: AsyncRedisStore) -> None:
-        self._store = store
+    `spare`: another connection, for a server that gives us no connection of our own. Work that is done must be
+    recorded.
+    """
+
+    def __init__(self, store: AsyncRedisStore, spare: _Connection | None = None) -> None:
+        self._store, self._spare = store, spare
         self._programs = store.programs
         self.answer = store.programs.answer
-        self.connection = connection = _Connection(store, self)
+        self.connection = _Connection(store, self)
         self._long_way = AsyncBatcher(
-            lambda request: connection.run(self._programs.perform(request)),
-            lambda requests: connection.run(self._programs.perform_all(requests)),
+            lambda request: self._run(lambda: self._programs.perform(request)),
+            lambda requests: self._run(lambda: self._programs.perform_all(requests)),
             BATCH,
         )
+
+    async def _run(self, program: Callable[[], Program[T]]) -> T:
+        spare = self._spare
+        if spare is not None and spare.is_up and not self.connection.is_up:
+            try:
+                await self.connection.connect()
+            except StoreUnavailableError:
+                return await spare.run(program())
+        return await self.connection.run(program())
 
     def send(self, request: Request, answer: asyncio.Future[Any]) -> asyncio.Future[Any]:
         """Send it; returns `answer`, which gets the answer or the error."""
@@ -126,6 +143,10 @@ class _Connection:
         self._pipeline = pipeline
         self._links: dict[Address, AsyncLink] = {}
         self._turn = asyncio.Lock()
+
+    @property
+    def is_up(self) -> bool:
+        return any(link.up for link in self._links.values())
 
     async def connect(self) -> None:
         """Connect to every server."""

@@ -163,12 +163,13 @@ class AsyncStream:
 async def _passing(
     layer: IdempotencyMiddleware, exchange: DjangoExchange, parts: AsyncIterator[bytes]
 ) -> AsyncGenerator[bytes]:
+    before = _cancellations()
     try:
         async for part in parts:
             if exchange.feed(part):
                 await layer.settle_async(exchange)
             yield part
-        if _was_cancelled():
+        if _cancellations() > before:
             raise asyncio.CancelledError  # the view swallowed it and ended its stream early
         exchange.passed()
     except BaseException as error:
@@ -178,9 +179,10 @@ async def _passing(
         await layer.end_async(exchange)
 
 
-def _was_cancelled() -> bool:
+def _cancellations() -> int:
+    """How often this task was cancelled. A view that swallows one, or its task group, leaves the count raised."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
 
 
 async def _rest(
