@@ -60,6 +60,20 @@ def pytest_collection() -> Generator[None, object, object]:
     return found
 
 
+SLOW = {"lab", "kill", "crash", "regions"}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that no process is left alone with it at the end of a run."""
+
+    def rank(item: pytest.Item) -> int:
+        limit = item.get_closest_marker("timeout")
+        return 0 if limit and limit.args[0] > 300 else 1 if item.path.parent.name in SLOW else 2
+
+    items.sort(key=rank)
+
+
 @pytest.fixture
 def ends_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch records all its ends in one round trip, however slow the machine is, so tests can count."""

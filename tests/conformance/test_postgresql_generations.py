@@ -87,7 +87,7 @@ class GenerationConformance(DroppingRules, StoreConformance):
 
 @pytest.mark.usefixtures("postgres")
 class TestPsycopg(Generations, GenerationConformance):
-    pass
+    modes = ("blocking",)  # async: `TestAsyncpg`, and all rules in test_postgresql.py
 
 
 @pytest.mark.usefixtures("postgres")
