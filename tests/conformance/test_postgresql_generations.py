@@ -38,6 +38,7 @@ ALWAYS = 0.0001
 
 
 class Generations(Postgres):
+    reused = False
     parts = (
         *("generations", "closed", "meta", "audit", "clock", "runs", "runs_meta", "runs_steps"),
     )
