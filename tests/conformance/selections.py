@@ -8,17 +8,22 @@ from twicesafe.testing._conformance import (
     ClaimRules,
     CompletionRules,
     ConcurrencyRules,
+    CopyingRules,
     DurabilityRules,
     FailureRules,
     LeaseRules,
     OperatorRules,
+    RefusalRules,
     RetentionRules,
+    RewritingRules,
     RunRules,
     SearchingRules,
     StepRules,
     SuspendingRules,
+    TransactionModeRules,
     TransitionRules,
     ValueRules,
+    WakingRules,
 )
 
 
@@ -74,3 +79,24 @@ class Isolated(ClaimRules, ConcurrencyRules, BatchRules):
 
 class Watched(ClaimRules, LeaseRules, FailureRules):
     """The rules about time, where no clock is believed: a lease is over only for those who watched it."""
+
+
+class Awaited(
+    ClaimRules,
+    CompletionRules,
+    OperatorRules,
+    RefusalRules,
+    RewritingRules,
+    SearchingRules,
+    BatchRules,
+    ConcurrencyRules,
+    DurabilityRules,
+    WakingRules,
+    TransactionModeRules,
+    CopyingRules,
+    DurableRuns,
+):
+    """Each kind of request, and all that depends on how requests meet: for the async version of a store that
+    keeps every rule in its blocking one, with the same programs. Memory, SQLite and PostgreSQL run all in both."""
+
+    modes = ("async",)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.conformance.selections import Watched
+from tests.conformance.selections import Awaited, Watched
 from tests.servers import shared
 from twicesafe._engines.dynamodb import AsyncDynamodbStore, DynamodbStore
 from twicesafe._engines.dynamodb.settings import Settings
@@ -88,14 +88,27 @@ def empty(client: Any, table: str) -> None:
 
 @pytest.mark.usefixtures("dynamodb")
 class TestDynamodb(Dynamodb, StoreConformance):
+    modes = ("blocking",)
+
+
+@pytest.mark.usefixtures("dynamodb")
+class TestDynamodbAsync(Dynamodb, Awaited):
     pass
 
 
 @pytest.mark.usefixtures("dynamodb_local")
 class TestDynamodbLocal(Dynamodb, StoreConformance):
+    modes = ("blocking",)
     server = "dynamodb_local"
     _free: ClassVar[list[str]] = []
     _taken: ClassVar[dict[str, str]] = {}
+
+
+@pytest.mark.usefixtures("dynamodb_local")
+class TestDynamodbLocalAsync(Dynamodb, Awaited):
+    server = "dynamodb_local"
+    _free = TestDynamodbLocal._free
+    _taken = TestDynamodbLocal._taken
 
 
 @pytest.mark.usefixtures("dynamodb")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -10,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import twicesafe.testing
 from tests.conformance.broken import owners, retention
+from tests.conformance.selections import Awaited
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.testing import FakeClock, Place, StoreConformance, StoreModel, StoreUnderTest, check
 
@@ -118,3 +120,28 @@ def test_every_public_name_of_the_kit_is_there():
         assert getattr(twicesafe.testing, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = twicesafe.testing.Nothing
+
+
+# ------------------------------------------------------------------ what the async versions are spared
+
+
+def requests_of(rules: type[StoreConformance], folder: Path) -> set[str]:
+    sent: set[str] = set()
+
+    class Listening(MemoryStore):
+        def perform(self, request: Any) -> Any:
+            sent.add(type(request).__name__)
+            return super().perform(request)
+
+    class Suite(rules):  # type: ignore[valid-type, misc]
+        modes = ("blocking",)
+
+        def open_store(self, place: Place) -> MemoryStore:
+            return Listening(place.clock)
+
+    assert {checked.verdict for checked in check(Suite(), folder)} == {"kept", "skipped"}
+    return sent
+
+
+def test_the_selection_for_async_versions_has_every_kind_of_request(tmp_path: Path):
+    assert requests_of(Awaited, tmp_path) == requests_of(StoreConformance, tmp_path)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.conformance.selections import Watched
+from tests.conformance.selections import Awaited, Watched
 from tests.servers import shared
 from twicesafe._engines.mongodb import AsyncMongodbStore, MongodbStore
 from twicesafe._engines.mongodb.settings import Settings
@@ -45,6 +45,11 @@ class Mongodb(StoreUnderTest):
 
 @pytest.mark.usefixtures("mongodb")
 class TestMongodb(Mongodb, StoreConformance):
+    modes = ("blocking",)
+
+
+@pytest.mark.usefixtures("mongodb")
+class TestMongodbAsync(Mongodb, Awaited):
     pass
 
 

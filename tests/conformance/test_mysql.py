@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
 
-from tests.conformance.selections import FirstSchema, Interrupted, NextRelease, OtherStatements
+from tests.conformance.selections import (
+    Awaited,
+    FirstSchema,
+    Interrupted,
+    NextRelease,
+    OtherStatements,
+)
 from tests.servers import shared
 from twicesafe._core.protocol import Request
 from twicesafe._engines.mysql import AsyncMysqlStore, MysqlStore
@@ -84,23 +91,27 @@ class Mariadb(StoreUnderTest):
         return [f"DELETE FROM {table}_runs", f"DELETE FROM {table}_runs_steps"]
 
     def _execute(self, *statements: str) -> Any:
-        import pymysql
+        cursor = hand(shared(self.server).port).cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall()
 
-        server: Any = shared(self.server)
-        with closing(
-            pymysql.connect(
-                host="127.0.0.1",
-                port=server.port,
-                user="root",
-                database="mysql",
-                autocommit=True,
-                ssl_disabled=True,
-            )
-        ) as connection:
-            cursor = connection.cursor()
-            for statement in statements:
-                cursor.execute(statement)
-            return cursor.fetchall()
+
+@functools.cache
+def hand(port: int) -> Any:
+    """Ours, beside those of the store: one for all tests of a process."""
+    import pymysql
+
+    connection = pymysql.connect(
+        host="127.0.0.1",
+        port=port,
+        user="root",
+        database="mysql",
+        autocommit=True,
+        ssl_disabled=True,
+    )
+    atexit.register(connection.close)
+    return connection
 
 
 class OlderMariadb(Mariadb):
@@ -194,11 +205,17 @@ class TestMoving(OlderMariadb, Interrupted):
 
 @pytest.mark.usefixtures("mariadb")
 class TestMariadb(Mariadb, StoreConformance):
+    modes = ("blocking",)
+
+
+@pytest.mark.usefixtures("mariadb")
+class TestMariadbAsync(Mariadb, Awaited):
     pass
 
 
 @pytest.mark.usefixtures("mariadb")
 class TestWithoutReturning(Mariadb, OtherStatements):
+    modes = ("blocking",)
     returning = False
 
 

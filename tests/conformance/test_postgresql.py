@@ -37,28 +37,41 @@ def hand(url: str) -> psycopg.Connection[Any]:
 
 
 class Postgres(StoreUnderTest):
+    """Tables are used again and again, emptied in between: making and dropping them takes the server longest."""
+
     engine: ClassVar[str] = "postgres"
     awaited: ClassVar[Any] = AsyncPostgresStore
+    reused: ClassVar[bool] = True
     parts: ClassVar[tuple[str, ...]] = (
         *("keys", "wide", "records", "meta", "audit", "clock", "runs", "runs_meta", "runs_steps"),
     )
     holder: ClassVar[str] = "keys"
+    _free: ClassVar[dict[str, list[str]]] = {}
+    _taken: ClassVar[dict[str, str]] = {}
+
+    def _table(self, place: Place) -> str:
+        table = self._taken.get(place.name)
+        if table is None:
+            free = self._free.get(self.engine) if self.reused else None
+            table = self._taken[place.name] = free.pop() if free else place.name
+        return table
 
     def _settings(self, place: Place) -> Settings:
-        return Settings.of(f"{shared(self.engine).url}?table={place.name}&pool=20&timeout=60")
+        url = f"{shared(self.engine).url}?table={self._table(place)}"
+        return Settings.of(f"{url}&pool=20&timeout=60")
 
     @property
     def hand(self) -> psycopg.Connection[Any]:
         return hand(shared(self.engine).url)
 
     def _clock(self, place: Place) -> str:
-        self.hand.execute(f"CREATE TABLE IF NOT EXISTS {place.name}_clock (ms bigint)")
+        clock = f"{self._table(place)}_clock"
+        self.hand.execute(f"CREATE TABLE IF NOT EXISTS {clock} (ms bigint)")
         self.hand.execute(
-            f"INSERT INTO {place.name}_clock SELECT %s"
-            f" WHERE NOT EXISTS (SELECT FROM {place.name}_clock)",
+            f"INSERT INTO {clock} SELECT %s WHERE NOT EXISTS (SELECT FROM {clock})",
             (place.clock(),),
         )
-        return NOW.format(clock=f"{place.name}_clock")
+        return NOW.format(clock=clock)
 
     def open_store(self, place: Place) -> PostgresStore:
         return PostgresStore(self._settings(place), self._clock(place))
@@ -68,23 +81,39 @@ class Postgres(StoreUnderTest):
 
     def advance(self, place: Place, ms: int) -> None:
         super().advance(place, ms)
-        self.hand.execute(f"UPDATE {place.name}_clock SET ms = %s", (place.clock(),))
+        self.hand.execute(f"UPDATE {self._table(place)}_clock SET ms = %s", (place.clock(),))
 
     def corrupt(self, place: Place, id: bytes) -> None:  # noqa: A002
         self.hand.execute(
-            f"UPDATE {place.name}_{self.holder} SET state = 99 WHERE id = %s::uuid",
+            f"UPDATE {self._table(place)}_{self.holder} SET state = 99 WHERE id = %s::uuid",
             (id[:16].hex(),),
         )
 
     def refuse(self, place: Place) -> bytes:
         self.hand.execute(
-            f"ALTER TABLE {place.name}_{self.holder} ADD CHECK (octet_length(result) < 100000)"
+            f"ALTER TABLE {self._table(place)}_{self.holder}"
+            " ADD CONSTRAINT quota CHECK (octet_length(result) < 100000)"
         )
         return b"R" * 200_000
 
     def tidy(self, place: Place) -> None:
-        parts = ", ".join(f"{place.name}_{part}" for part in self.parts)
-        self.hand.execute(f"DROP TABLE IF EXISTS {parts}")
+        table = self._table(place)
+        del self._taken[place.name]
+        if self.reused:
+            self.hand.execute(EMPTY.format(t=table))
+            self._free.setdefault(self.engine, []).append(table)
+        else:
+            parts = ", ".join(f"{table}_{part}" for part in self.parts)
+            self.hand.execute(f"DROP TABLE IF EXISTS {parts}")
+
+
+EMPTY = """DO $$ BEGIN
+    DELETE FROM {t}_keys; DELETE FROM {t}_audit; DELETE FROM {t}_clock; UPDATE {t}_meta SET floor = 0;
+    IF to_regclass('{t}_runs') IS NOT NULL THEN DELETE FROM {t}_runs; DELETE FROM {t}_runs_steps; END IF;
+    IF EXISTS (SELECT FROM pg_constraint WHERE conrelid = '{t}_keys'::regclass AND conname = 'quota') THEN
+        ALTER TABLE {t}_keys DROP CONSTRAINT quota;
+    END IF;
+END $$"""
 
 
 @pytest.mark.usefixtures("postgres")
@@ -95,6 +124,7 @@ class TestPsycopg(Postgres, StoreConformance):
 class WidePostgres(Postgres):
     """The schema of the first versions, on which this one works too."""
 
+    reused = False
     holder = "records"
     version: ClassVar[int] = 1
 

@@ -38,6 +38,7 @@ ALWAYS = 0.0001
 
 
 class Generations(Postgres):
+    reused = False
     parts = (
         *("generations", "closed", "meta", "audit", "clock", "runs", "runs_meta", "runs_steps"),
     )
@@ -87,7 +88,7 @@ class GenerationConformance(DroppingRules, StoreConformance):
 
 @pytest.mark.usefixtures("postgres")
 class TestPsycopg(Generations, GenerationConformance):
-    pass
+    modes = ("blocking",)  # async: `TestAsyncpg`, and all rules in test_postgresql.py
 
 
 @pytest.mark.usefixtures("postgres")

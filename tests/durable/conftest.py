@@ -34,13 +34,17 @@ KINDS: Final[dict[str, tuple[Any, str]]] = {
 }
 """What is opened, and the server that it needs."""
 
-SHOPS: Final = [f"{kind}-{mode}" for kind in KINDS for mode in ("blocking", "async")]
-SHOPS.remove("asyncpg-blocking")
+SHOPS: Final = [
+    *("memory-blocking", "memory-async", "sqlite-blocking", "sqlite-async"),
+    *("postgres-blocking", "asyncpg-async", "mariadb-blocking", "valkey-blocking", "cluster-async"),
+]
+"""Each runtime on several stores, each store on one: what a run asks of a store in the other mode is in the
+conformance tests (`StepRules`, `RunRules`, `SuspendingRules`), in both."""
 
 
 @pytest.fixture(params=SHOPS)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    """A shop on every store that keeps durable runs, in both modes."""
+    """A shop on every store that keeps durable runs, and in both modes."""
     yield from _shop(request, tmp_path)
 
 

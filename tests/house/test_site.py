@@ -24,14 +24,6 @@ def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_site_builds(tmp_path: Path):
-    done = build(ROOT / "mkdocs.yml", tmp_path / "site")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "reference" / "lifecycle.svg").exists()
-    assert not (tmp_path / "site" / "generate.py").exists()
-    assert not (tmp_path / "site" / "drawing").exists()
-
-
 def test_a_dead_link_would_be_seen(tmp_path: Path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# T\n\n[gone](nowhere.md)\n")

@@ -197,8 +197,8 @@ def test_the_wait_for_a_key_is_bounded(shop_of: ShopOf, kind: str):
     with pytest.raises(StillInProgressError) as told, two.transaction():
         shop.process("m-1", lambda: runs.append(1), door=two, inbox=limited)
     assert told.value.retryable
-    assert time.monotonic() - began > 0.9
-    assert "wait=1 s" in str(told.value)  # not the half minute that is the default
+    waited = time.monotonic() - began
+    assert 0.9 < waited < 29  # not the half minute that is the default
     assert runs == []
     one.rollback()
 

@@ -8,13 +8,13 @@ import pytest
 
 from tests.kill.gathering import crowd, runs
 
-ROUNDS = 8
+ROUNDS = 4
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
 def test_a_thousand_callers_of_one_key(kind: str, store_url: str, tmp_path: Path):
     ledger = tmp_path / "ledger"
-    with crowd(store_url, ledger, kind, processes=10, callers=100) as everyone:
+    with crowd(store_url, ledger, kind, processes=5, callers=200) as everyone:
         for number in range(ROUNDS):
             values, errors = everyone.round(f"key-{number}")
             assert not errors

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-ROUNDS = 200
+ROUNDS = 100
 
 
 def test_ctrl_c_at_any_moment(store_url: str, seed: int, run_script: Callable[..., Any]) -> None:

@@ -39,7 +39,7 @@ def test_nothing_is_lost_or_doubled_while_generations_turn(
     turning = threading.Thread(target=turn_and_drop)
     turning.start()
     try:
-        notes = run_script("storm.py", tmp_path, f"--store={url}", f"--seed={seed}", "--kills=300")
+        notes = run_script("storm.py", tmp_path, f"--store={url}", f"--seed={seed}", "--kills=150")
     finally:
         done.set()
         turning.join()

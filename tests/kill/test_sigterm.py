@@ -41,7 +41,7 @@ def terminated(url: str, manner: str, lease: float) -> tuple[int, float]:
         assert worker.stdout.readline() == "at it\n"
         began = time.monotonic()
         worker.send_signal(signal.SIGTERM)
-        status = worker.wait(60)
+        status = worker.wait(240)
         return status, time.monotonic() - began
 
 
@@ -51,9 +51,9 @@ def url(tmp_path: Path) -> str:
 
 
 def test_a_program_that_exits_on_sigterm_gives_its_claim_back(url: str):
-    status, took = terminated(url, "polite", lease=60)
+    status, took = terminated(url, "polite", lease=600)
     assert status == 0
-    assert took < 10  # and not its lease
+    assert took < 120  # and not its lease
     with Receiver.open(url, policy=Policy(in_flight="reject")) as receiver:
         assert receiver.record("tx-1").state is State.RELEASED
         assert receiver.process("tx-1", lambda: "done").attempt == 2

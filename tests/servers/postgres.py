@@ -138,7 +138,7 @@ class Postgres(Server):
             empty = self._emptied.pop()
             try:
                 self.execute(f'ALTER DATABASE "{empty}" RENAME TO "{database}"')
-            except psycopg.Error:  # another client has connected to it again
+            except psycopg.Error:  # a client has connected to it again
                 self._drop(empty)
             else:
                 return True

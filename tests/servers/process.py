@@ -167,7 +167,7 @@ def find_program(*names: str, remedy: str) -> str:
 
 def free_port() -> int:
     """A port that no other run of tests is given while this process lives, and that refuses connections until
-    another program listens there. It is below the range of outgoing connections, so that it stays ours while a
+    a server listens there. It is below the range of outgoing connections, so that it stays ours while a
     server restarts."""
     chosen = random.SystemRandom()
     for _ in range(200):

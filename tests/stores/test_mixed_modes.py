@@ -149,7 +149,7 @@ def test_unrelated_keys_do_not_wait_behind_it(url: str, held: Held):
     """Also those that travel in one batch with it, and those of the same event loop."""
     if url.startswith("sqlite"):
         pytest.skip("SQLite has one writer: an open transaction holds every key")
-    patient = f"{url}{'&' if '?' in url else '?'}timeout=60"
+    patient = f"{url}{'&' if '?' in url else '?'}timeout=20"
     with Receiver.open(patient, policy=HASTY) as receiver:
         items = ["held", *FREE]
         results = receiver.process_many(items, str, key=str)

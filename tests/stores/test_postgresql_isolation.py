@@ -67,7 +67,7 @@ class _Serializable(Postgres):
     def _settings(self, place: Place) -> Settings:
         plain = super()._settings(place)
         option = "-c%20default_transaction_isolation%3Dserializable"
-        return Settings.of(f"{plain.dsn}?table={place.name}&pool=20&options={option}")
+        return Settings.of(f"{plain.dsn}?table={self._table(place)}&pool=20&options={option}")
 
 
 @pytest.mark.usefixtures("postgres")

@@ -1,4 +1,4 @@
-"""Valkey and Redis keep every rule: alone, as a Cluster, behind a Sentinel; both modes.
+"""Valkey and Redis keep every rule: alone, as a Cluster, behind a Sentinel; blocking and async.
 
 The scripts' clock is replaced by one that the test moves, so that nothing here waits.
 """
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.conformance.selections import Failover, FirstSchema
+from tests.conformance.selections import Awaited, Failover, FirstSchema
 from tests.servers import shared
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
@@ -80,6 +80,11 @@ class Redis(StoreUnderTest):
 
 @pytest.mark.usefixtures("valkey")
 class TestValkey(Redis, StoreConformance):
+    modes = ("blocking",)
+
+
+@pytest.mark.usefixtures("valkey")
+class TestValkeyAsync(Redis, Awaited):
     pass
 
 
@@ -97,6 +102,12 @@ class TestFirstLayout(Redis, FirstSchema):
 
 @pytest.mark.usefixtures("valkey_cluster")
 class TestValkeyCluster(Redis, StoreConformance):
+    modes = ("blocking",)
+    engine = "valkey_cluster"
+
+
+@pytest.mark.usefixtures("valkey_cluster")
+class TestValkeyClusterAsync(Redis, Awaited):
     engine = "valkey_cluster"
 
 

@@ -26,7 +26,7 @@ ENDS: Final[dict[str, Any]] = {
 
 
 class WakingRules(StoreRules):
-    longest_wait: ClassVar[float] = 8.0
+    longest_wait: ClassVar[float] = 60.0
     """Seconds of the watch. A watcher that is woken needs far less."""
 
     @rule(needs="wake", cases=ENDS)
