@@ -46,6 +46,24 @@ def test_check(line: Line):
     assert (ran.status, ran.data["valid"], len(ran.data["problems"])) == (2, False, 3)
 
 
+def test_check_takes_the_file_as_an_argument_too(line: Line, tmp_path: Path):
+    file = tmp_path / "shop.yaml"
+    file.write_text("policy:\n  retention: 7d\n")
+    ran = line("config", "check", str(file), store=False)
+    assert (ran.status, "shop.yaml is valid" in ran.out) == (0, True)
+    ran = line("config", "check", str(file), "--config", str(file), store=False)
+    assert ran.status == 2
+    assert "FILE or --config, not both" in ran.err
+
+
+def test_check_names_what_is_wrong_in_every_section(line: Line, tmp_path: Path):
+    """A value of the wrong kind in one section hid the impossible values of all others."""
+    file = tmp_path / "shop.toml"
+    file.write_text('[polcy]\n[policy]\nretention = "7x"\n[relay]\nlease = "0s"\n')
+    wrong = line("config", "check", str(file), "--json", store=False).data["problems"]
+    assert [each.partition(": ")[0].rpartition(":")[2] for each in wrong] == ["1", "3", "5"]
+
+
 def test_show(line: Line, monkeypatch: pytest.MonkeyPatch):
     Path("twicesafe.yaml").write_text(GOOD)
     monkeypatch.setenv("TWICESAFE_SWEEP_EVERY", "5m")

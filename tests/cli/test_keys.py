@@ -555,3 +555,18 @@ def test_a_key_without_its_scope_is_found_by_the_command_that_the_error_names(
     ran = line("keys", "show", "tx 1")
     assert (ran.status, "`twicesafe keys list --value 'tx 1'`" in ran.err) == (1, True)
     assert "acct_7" in line("keys", "list", "--value", "tx 1").out
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_the_audit_says_who_and_why_at_every_width(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, width: int
+):
+    held(receiver, "tx-1")
+    line("keys", "release", "tx-1", "--by", "anastasia", "--why", "bank is back")
+    monkeypatch.setenv("COLUMNS", str(width))
+    said = line("audit").out
+    assert max(map(len, said.splitlines())) <= width
+    assert {"who", "why"} <= set(said.split())
+    assert Key("tx-1").short in said
+    assert ("anastasia" in said) == (width >= 60)
+    assert ("bank is back" in said) == (width >= 60)

@@ -69,7 +69,7 @@ def test_a_dry_run_counts_and_changes_nothing(line: Line, receiver: Receiver):
     assert "3 keys match" in ran.out
     assert receiver.count(state=State.PARKED) == 3
     data = line("keys", "release", "--state", "parked", "--dry-run", "--json", *ACT).data
-    assert data == {"matched": 3, "dry_run": True, "released": 0}
+    assert data == {"matched": 3, "dry_run": True, "released": 0, "unreadable": []}
 
 
 @pytest.mark.parametrize("option", ["--value", "--error"])

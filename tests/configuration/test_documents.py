@@ -118,6 +118,7 @@ def test_yaml_is_the_same_data(tmp_path: Path):
         ("a.toml", "[store", "a.toml:1: this is not TOML"),
         ("a.yaml", "store:\n  url: [1\n", "a.yaml:3: this is not YAML"),
         ("a.yaml", "store:\n\turl: 1\n", "a.yaml:2: this is not YAML"),
+        ("a.yaml", "a: 1\n---\nb: 1\n", "not YAML: expected a single document"),
         ("a.yaml", "- a\n", "a.yaml:1: write sections"),
         (
             "a.yaml",

@@ -61,6 +61,7 @@ async def test_approve_or_refuse(visit: Enter, receiver: Receiver, waiting: Any,
     assert re.findall(r'name="answer" value="(\w+)"', page.text) == ["true", "false"]
     done = await act(visitor, key, "signal", step="approval", answer=value)
     assert (done.status_code, "got the signal" in words(done)) == (200, True)
+    assert "suspended until the completer or the next call continues it" in words(done)
     assert waiting("a") == [7, value == "true"]
     (entry,) = receiver.audit(key)
     assert (entry.action, entry.by, entry.state_before) == ("signal", "ana", State.SUSPENDED)

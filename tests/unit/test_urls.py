@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from twicesafe import AsyncReceiver, ConfigurationError, Receiver, StoreUnavailableError
+from twicesafe._engines.sqlite.database_file import DatabaseFile
 from twicesafe.stores._urls import (
     default_url,
     identifier,
@@ -61,6 +64,23 @@ def test_bad_urls(
 def test_an_unreachable_file_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="check that its folder exists"):
         open_store(f"sqlite:///{tmp_path}/no/such/folder/x.db")
+
+
+def test_a_file_that_this_user_may_not_write_to_is_an_error_with_a_next_step(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "keys.db"
+    open_store(f"sqlite:///{path}").close()
+    file = DatabaseFile(path, "full", 5.0)
+    with (
+        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as reader,
+        pytest.raises(StoreUnavailableError, match="this user may not write to the file"),
+        file.errors(),
+    ):
+        reader.execute("DELETE FROM twicesafe_keys")
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(StoreUnavailableError, match="check the path"):
+        open_store(f"sqlite:///{path}")
 
 
 def test_options_have_the_types_of_their_defaults() -> None:

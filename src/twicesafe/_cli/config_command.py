@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,20 +11,30 @@ from rich.text import Text
 from .._values.settings import refuse_unknown
 from ..configuration import SECTIONS, Configuration, Shown, problems, resolve, schema
 from ..configuration._documents import FILES
-from .exits import USAGE
+from .exits import USAGE, CommandEnded
 from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import Screen, counted, table, visible
 
 __all__ = ["check", "print_schema", "show"]
 
 
-def check(config: ConfigOption = None, json: JsonOption = False) -> None:
+def check(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="The same as --config.", show_default=False),
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
     """Check the settings file and the variables; status 2 if something is wrong.
 
     It names every wrong setting with its line. It does not open the store.
-    Example: [cyan]twicesafe config check --config shop.yaml[/]
+    Example: [cyan]twicesafe config check shop.yaml[/]
     """
     screen = Screen(json)
+    if file is not None and config is not None:
+        raise CommandEnded("name the settings file once: FILE or --config, not both", USAGE)
+    config = file or config
     wrong = [error.message for error in problems(config)]
     found = None if wrong else resolve(*SECTIONS, config=config)
     count = 0 if found is None else sum(len(values) for values in found.found.values())

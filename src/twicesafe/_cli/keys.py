@@ -29,6 +29,7 @@ from .output import (
     shortened,
     state_text,
     step_data,
+    step_words,
     table,
     visible,
 )
@@ -326,7 +327,7 @@ def _print_steps(screen: Screen, record: Record) -> None:
     for step in record.steps:
         ends = "" if step.due_at is None else f"{step.due_at:%Y-%m-%d %H:%M:%S} UTC"
         made.add_row(
-            Text(visible(step.name)),
+            Text(step_words(step.name)),
             step.kind,
             Text(step.state.value, _STEP_STYLES[step.state]),
             str(step.attempt),

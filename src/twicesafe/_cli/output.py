@@ -24,6 +24,7 @@ from .._edges.readable import (
     bytes_text,
     counted,
     shortened,
+    step_words,
     unreadable_words,
     visible,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "shortened",
     "state_text",
     "step_data",
+    "step_words",
     "table",
     "visible",
 ]

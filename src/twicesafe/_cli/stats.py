@@ -17,6 +17,7 @@ from .._core.protocol import AuditLog, Browse, Page, Survey
 from .._core.searching import When
 from .._values.records import AuditEntry, Stats
 from ..planning import Measured, measured_from
+from ..planning._charts import spoken_duration
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import (
     BETWEEN,
@@ -25,6 +26,7 @@ from .output import (
     ago,
     audit_data,
     bytes_text,
+    counted,
     shortened,
     state_text,
     table,
@@ -95,7 +97,7 @@ class StatsReading:
     def lines(self) -> list[str]:
         """What follows the table of states."""
         stats = self.stats
-        said = [f"{stats.total:,} keys; {stats.expired:,} past their retention (`sweep`)"]
+        said = [f"{counted(stats.total, 'key')}; {stats.expired:,} past their retention (`sweep`)"]
         if stats.unreadable:
             said.append(f"{stats.unreadable:,} cannot be read (`keys list` names them)")
         if stats.oldest_in_progress is not None:
@@ -112,9 +114,8 @@ class StatsReading:
         if rate is None:
             return []
         pace = f"{rate:,.1f}/s" if rate >= 1 else f"{rate * 3600:,.1f}/h"
-        said = (
-            f"growth: {pace} new keys (the newest {measured.records:,}, in {measured.span:,.1f} s)"
-        )
+        span = spoken_duration(measured.span)
+        said = f"growth: {pace} new keys (the newest {measured.records:,}, in {span})"
         if measured.span >= LONG and measured.retention is not None and self.per_key is not None:
             kept = rate * measured.retention * self.per_key
             said += f"; at this rate, the records of one retention take {bytes_text(kept)}"
@@ -210,7 +211,7 @@ def audit(
     if not log:
         screen.say(Text("no operator has changed a key or a lane", "dim"))
         return
-    screen.out.print(_actions(log, screen.piped))
+    screen.out.print(_actions(log, screen.out.width, screen.piped))
 
 
 def _subject(entry: AuditEntry) -> dict[str, Any]:
@@ -219,15 +220,22 @@ def _subject(entry: AuditEntry) -> dict[str, Any]:
     return {"id": entry.id.hex(), "key": entry.value, "scope": list(entry.scope)}
 
 
-def _actions(log: list[AuditEntry], whole: bool) -> Table:
-    made = table("when", "who", "did", "id", "key", "scope", "state before", "why")
-    for column in (0, 2, 3, 6):
-        made.columns[column].no_wrap = True
-    made.columns[7].overflow = "fold"
+_ACTION_COLUMNS: Final = {
+    "when": 0, "who": 0, "did": 0, "id": 0, "key": 60, "scope": 100, "state before": 90, "why": 0,
+}  # fmt: skip
+"""Each with the width of a terminal that shows it: who, what and why are never left out."""
+
+
+def _actions(log: list[AuditEntry], width: int, whole: bool = False) -> Table:
+    columns = {name: width >= least for name, least in _ACTION_COLUMNS.items()}
+    made = table(*(name for name, shown in columns.items() if shown))
+    for column in made.columns:
+        column.no_wrap = column.header in ("when", "did", "id", "state before")
+        column.overflow = "fold"
     for entry in log:
         scope = BETWEEN.join(entry.scope)
         key = entry.value if entry.lane is None else f"lane {entry.lane}" if whole else "lane"
-        made.add_row(
+        cells = (
             ago(entry.at),
             Text(visible(entry.by)),
             entry.action,
@@ -237,6 +245,7 @@ def _actions(log: list[AuditEntry], whole: bool) -> Table:
             state_text(entry.state_before),
             Text(visible(entry.why)),
         )
+        made.add_row(*(cell for cell, shown in zip(cells, columns.values(), strict=True) if shown))
     return made
 
 
@@ -301,7 +310,7 @@ def _screenful(receiver: Receiver, width: int, before: Stats | None) -> tuple[St
         if page.rows:
             parts += [Text(f"\n{title}", "bold"), _few(page.view(), width)]
     if actions:
-        parts += [Text("\nlast actions", "bold"), _actions(actions, whole=False)]
+        parts += [Text("\nlast actions", "bold"), _actions(actions, width)]
     return look, Group(*parts)
 
 
@@ -310,6 +319,7 @@ def _few(records: list[Record], width: int) -> Table:
     made = table("", "", "", "", "", header=False)
     for column in made.columns:
         column.no_wrap = True
+    made.columns[0].min_width = 8  # an id that is cut cannot be asked for
     ages = [ago(record.changed_at) for record in records]
     spare = width - 8 - max(len(record.state) for record in records) - max(map(len, ages)) - 10
     cells = min(32, spare // 2 if spare >= 32 else spare)

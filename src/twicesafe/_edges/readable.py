@@ -12,6 +12,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Final
 
+from .._core.durable.run_state import FAILURE, INNER, OUTER
 from .._core.searching import named_ids
 from .._values.records import State
 
@@ -23,6 +24,7 @@ __all__ = [
     "counted",
     "shortened",
     "state_words",
+    "step_words",
     "unreadable_words",
     "visible",
 ]
@@ -66,6 +68,21 @@ def _visible_character(character: str) -> str:
 def state_words(state: State) -> str:
     """A state as words: in progress."""
     return state.value.replace("_", " ")
+
+
+def step_words(name: str) -> str:
+    """The name of a step; those that twicesafe gives are put into words."""
+    for start, words in _OUR_STEPS.items():
+        if name.startswith(start):
+            return f"{words} {name.removeprefix(start)[:8]}".rstrip()
+    return visible(name)
+
+
+_OUR_STEPS: Final = {
+    FAILURE: "(failed: undone from here)",
+    INNER: "(waits for the run)",
+    OUTER: "(wakes the run)",
+}
 
 
 def counted(number: int, thing: str) -> str:

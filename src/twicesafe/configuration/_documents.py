@@ -96,7 +96,8 @@ def _yaml(path: Path, text: str) -> tuple[dict[str, Any], Lines]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        said = [getattr(error, name, None) for name in ("context", "problem")]
+        problem = ", ".join(filter(None, said)) or " ".join(str(error).split())
         raise ConfigurationError(f"{place}: this is not YAML: {problem}") from error
     except RecursionError:
         raise ConfigurationError(f"{path}: it is nested too deeply") from None

@@ -140,15 +140,15 @@ def problems(
     except ConfigurationError as error:
         return [error]
     wrong = [*_wrong_in(document), *_strange_in(environ)]
-    if wrong:
-        return wrong
     for name in SECTIONS:
         section = section_named(name)
+        if section.read(document)[1]:
+            continue  # its settings cannot be judged together
         try:
-            found = resolve(name, config=config, environ=environ)
+            read = {**_from_file(section, document), **_from_environ(section, environ)}
             needed = [s.name for s in section.settings.values() if s.field.default is REQUIRED]
-            if all(each in found.found[name] for each in needed):
-                found.section(name)
+            if all(each in read for each in needed):
+                Configuration(document, {name: read}).section(name)
         except ConfigurationError as error:
             wrong.append(error)
     return wrong

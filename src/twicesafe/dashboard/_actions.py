@@ -56,7 +56,7 @@ KEY_ACTIONS: Final = {
         KeyAction(
             name="release",
             title="Release",
-            done="released: the next delivery of each runs the handler",
+            done="released: the next delivery runs the handler",
             meaning="The next delivery runs the handler. For work that did not happen.",
             event=RecordEvent.RELEASE,
             states=(State.HELD, State.PARKED, State.FAILED),
@@ -157,9 +157,13 @@ async def on_one(
         )
     _log.info("%s %s %s: %s", visible(who.by), action.name, record.short, visible(who.why))
     after = await backend.record(record.id)
-    now = "gone" if after is None else state_words(after.state)
+    was, now = ("gone" if one is None else state_words(one.state) for one in (record, after))
+    if now == was == "suspended":
+        became = "It is suspended until the completer or the next call continues it."
+    else:
+        became = f"It was {was}; now it is {now}."
     details = (
-        f"It was {state_words(record.state)}; now it is {now}.",
+        became,
         f"The audit has it under the name {visible(who.by)}.",
     )
     return AppliedAction(changed=True, title=f"1 key {action.done}", details=details, record=after)

@@ -160,8 +160,8 @@ def _missing(window: float, measured: Measured) -> str:
     return (
         "A duplicate writes nothing to the store, so only a process that receives deliveries can show how many "
         "come, and how old they are. To see that, mount the dashboard in your service, with observers: "
-        "Receiver.open(url, observers=[LogObserver()]); or let the command read its metrics: --metrics "
-        "http://127.0.0.1:9100/metrics. What the store shows: of its "
+        "`Receiver.open(url, observers=[LogObserver()])`; or let the command read its metrics: `--metrics "
+        "http://127.0.0.1:9100/metrics`. What the store shows: of its "
         f"{counted(measured.records, 'newest record')}, {measured.late:,} came after the window of "
         f"{spoken_duration(window)} and ran again."
     )

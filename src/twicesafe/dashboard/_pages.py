@@ -20,6 +20,7 @@ from .._edges.readable import (
     counted,
     shortened,
     state_words,
+    step_words,
     unreadable_words,
     visible,
 )
@@ -234,7 +235,7 @@ class Moment:
 class StepRow:
     name: str
     shown: str
-    """The name, with what cannot be printed made visible."""
+    """The name, for people."""
     kind: str
     state: StepState
     attempt: int
@@ -310,7 +311,7 @@ def _is_offered(action: KeyAction, record: Record, access: Access) -> bool:
 def _step(step: StepRecord, record: Record, access: Access, now: datetime) -> StepRow:
     return StepRow(
         name=step.name,
-        shown=visible(step.name),
+        shown=step_words(step.name),
         kind=step.kind,
         state=step.state,
         attempt=step.attempt,

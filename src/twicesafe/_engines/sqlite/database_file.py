@@ -20,6 +20,15 @@ LOOK_EVERY: Final = 0.001
 """Seconds between two looks at the file's path, each of which takes 3 % of a delivery."""
 
 
+_NEXT_STEPS: Final = {
+    "SQLITE_READONLY": "; this user may not write to the file or to its folder, which SQLite needs even to read "
+    "(WAL): use the user of the service, or give this one access",
+    "SQLITE_FULL": "; make room on its disk",
+    "SQLITE_NOTADB": "; check the path",
+}
+"""What to do about errors whose own words do not say it."""
+
+
 class DatabaseFile:
     """The one file of a store. A connection to any other file at the same path is refused."""
 
@@ -54,7 +63,8 @@ class DatabaseFile:
             )
         except sqlite3.Error as error:
             raise StoreUnavailableError(
-                f"cannot open {self.path}: {error}; check that its folder exists and is writable"
+                f"cannot open {self.path}: {error}; check that its folder exists, and that this user may "
+                "read and write both"
             ) from error
         try:
             with self.errors():  # the first statements that touch the file
@@ -162,7 +172,8 @@ class DatabaseFile:
         )
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         kind = StoreError if isinstance(error, permanent) else StoreUnavailableError
-        return kind(f"SQLite error {name} on {self.path}: {error}")
+        steps = (step for begin, step in _NEXT_STEPS.items() if name.startswith(begin))
+        return kind(f"SQLite error {name} on {self.path}: {error}{next(steps, '')}")
 
     def filesystem(self) -> str:
         """The type of the file system that holds the file, or "" if unknown. Follows links."""
