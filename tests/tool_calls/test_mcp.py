@@ -344,7 +344,7 @@ async def test_a_key_made_from_the_identity_needs_no_signature() -> None:
         assert (await charged(shop)).meta["dev.twicesafe/replayed"] is True
 
 
-async def test_a_rule_without_a_tool_is_told_once(
+async def test_the_log_names_a_rule_without_a_tool_once(
     receiver: AsyncReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a misspelt name the tool would not be protected, and nothing else would say so."""

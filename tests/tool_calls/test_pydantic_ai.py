@@ -204,7 +204,7 @@ async def test_a_tool_waits_until_a_person_says_yes(receiver: AsyncReceiver) -> 
     assert bank.charged == []
 
 
-async def test_a_rule_without_a_tool_is_told_once(
+async def test_the_log_names_a_rule_without_a_tool_once(
     receiver: AsyncReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also if the toolset is made anew for each run: the copies share one guard."""
