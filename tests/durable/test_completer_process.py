@@ -58,7 +58,7 @@ def _fork_in_a_run(place: str, fork: Callable[[], None]) -> None:
 
         checkout.submit("o")
         with receiver.completer(every=0.01):
-            until(lambda: receiver.record(checkout.key("o")).state is State.COMPLETED)
+            until(lambda: list(receiver.records(state=State.COMPLETED)))
 
 
 async def _fork_in_an_async_run(place: str, fork: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.durable.shop import POLICY, Boom, Shop
-from twicesafe import Receiver, State, Steps, current_claim
+from twicesafe import AsyncReceiver, AsyncSteps, Receiver, State, Steps, current_claim
 from twicesafe.errors import (
     CompensationFailedError,
     HeldError,
@@ -112,6 +113,18 @@ def test_arguments_of_a_step_that_cannot_be_compared(shop: Shop) -> None:
     with pytest.raises(UsageError, match=r"the step 'act' cannot be compared.*closure") as told:
         shop.run(checkout("a"))
     assert "fingerprint=" not in str(told.value), "a step has no such setting"
+
+
+async def test_an_async_step_whose_time_is_over_says_so() -> None:
+    """asyncio's own TimeoutError has no text, and this one is shown to operators."""
+    async with AsyncReceiver.open("memory://", policy=POLICY) as receiver:
+
+        @receiver.durable(key="order", scope=("slow",))
+        async def checkout(steps: AsyncSteps, order: str) -> Any:
+            return await steps.options(timeout=0.01).run("slow", asyncio.Event().wait)
+
+        with pytest.raises(TimeoutError, match=r"did not end within timeout=0\.01 s"):
+            await checkout("o")
 
 
 def test_a_fork_in_the_function_runs_no_step_twice(tmp_path: Path) -> None:

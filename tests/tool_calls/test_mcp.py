@@ -342,3 +342,16 @@ async def test_a_key_made_from_the_identity_needs_no_signature() -> None:
         shop = Shop(receiver)
         assert not (await charged(shop)).is_error
         assert (await charged(shop)).meta["dev.twicesafe/replayed"] is True
+
+
+async def test_the_log_names_a_rule_without_a_tool_once(
+    receiver: AsyncReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a misspelt name the tool would not be protected, and nothing else would say so."""
+    shop = Shop(receiver)
+    shop.server.add_middleware(IdempotentTools(receiver, {"chrage": RULE}))
+    async with Client(shop.server) as client:
+        await client.list_tools()
+        await client.list_tools()
+    [told] = [one.message for one in caplog.records if "protects nothing" in one.message]
+    assert "'chrage'; there are charge" in told

@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 
 from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
@@ -202,3 +202,17 @@ async def test_a_tool_waits_until_a_person_says_yes(receiver: AsyncReceiver) -> 
     (refused,) = await ran(tools, ORDER)
     assert "a person refused it (too much)" in refused.content
     assert bank.charged == []
+
+
+async def test_the_log_names_a_rule_without_a_tool_once(
+    receiver: AsyncReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if the toolset is made anew for each run: the copies share one guard."""
+    bank = Bank()
+    toolset = DynamicToolset[Any](lambda ctx: FunctionToolset([bank.charge]))
+    tools = IdempotentTools(toolset, receiver, {"charge": RULE, "chrage": RULE})
+    for _ in range(2):
+        await ran(tools, ORDER)
+    assert bank.charged == ["o-1"]
+    [told] = [one.message for one in caplog.records if "protects nothing" in one.message]
+    assert "'chrage'; there are charge" in told

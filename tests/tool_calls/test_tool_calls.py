@@ -682,7 +682,10 @@ async def test_a_cancelled_call_holds_the_key() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (await called(receiver, RULE, charge)).state == "unknown"
+        answer = await called(receiver, RULE, charge)
+        assert answer.state == "unknown"
+        [record] = [one async for one in receiver.records()]
+        assert record.error == "CallInterrupted", "an operator reads it"
 
 
 async def test_a_blocking_probe_does_not_stop_the_loop() -> None:

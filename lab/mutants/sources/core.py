@@ -141,6 +141,9 @@ break_source(
     file="_runtime/flow_run.py",
     old="""                        time_limit.reset(outer)
     except BaseException as error:
+        is_over = limit is not None and limit.expired()
+        if is_over and type(error) is TimeoutError and not error.args:  # asyncio's own has no text
+            error.args = (f"it did not end within timeout={seconds:g} s, and was cancelled",)
         return Raised(error)
     finally:
         if token is not None:
@@ -149,6 +152,9 @@ break_source(
 """,
     new="""                        time_limit.reset(outer)
     except BaseException as error:
+        is_over = limit is not None and limit.expired()
+        if is_over and type(error) is TimeoutError and not error.args:  # asyncio's own has no text
+            error.args = (f"it did not end within timeout={seconds:g} s, and was cancelled",)
         return Raised(error)
     finally:
         if token is not None:

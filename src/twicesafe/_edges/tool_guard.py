@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
@@ -52,6 +53,8 @@ from ..receiver._steps import AsyncSteps, Steps
 from .http_guard import perform as perform_on_claim
 
 __all__ = ["Invocation", "ToolGuard", "Unstorable"]
+
+_log = logging.getLogger("twicesafe")
 
 R = TypeVar("R", Receiver, AsyncReceiver)
 
@@ -117,6 +120,19 @@ class ToolGuard(Generic[R]):
         self._keep, self._is_final, self._not_done = keep, is_final, not_done
         self._claim_type = EdgeClaim if self.is_blocking else AsyncEdgeClaim
         self._checked: set[str] = set()
+        self._missed: set[str] = set()
+        """Rules without a tool, of which a warning has told."""
+
+    def look_for_tools(self, names: Iterable[str]) -> None:
+        """Warn of each rule without a tool, once: if its name is misspelt, the tool is not protected."""
+        listed = list(names)
+        for name in self.rules:
+            if name not in listed and name not in self._missed:
+                self._missed.add(name)
+                there = ", ".join(listed) or "none"
+                _log.warning(
+                    "a rule protects nothing: no tool is named %r; there are %s", name, there
+                )
 
     def guards(self, tool: str) -> bool:
         return tool in self.rules
@@ -136,7 +152,7 @@ class ToolGuard(Generic[R]):
             return drive(exchange.flow(), exchange.perform)
         finally:
             for claim in exchange.claims:
-                claim.leave(_Cut())
+                claim.leave(CallInterrupted())
 
     async def call_async(self, run: Callable[[], Awaitable[Any]], given: Invocation) -> ToolAnswer:
         """Async version of `call`."""
@@ -147,7 +163,7 @@ class ToolGuard(Generic[R]):
             return await drive_async(exchange.flow(), exchange.perform)
         finally:
             for claim in exchange.claims:
-                await claim.leave(_Cut())
+                await claim.leave(CallInterrupted())
 
     def _exchange(self, run: Callable[[], Any], given: Invocation) -> _Exchange | ToolAnswer:
         """What performs the flow of this call; or the answer, if it has no usable key."""
@@ -205,7 +221,7 @@ def _approvals(receiver: Any, tool: str) -> Any:
     return durable(approve if isinstance(receiver, Receiver) else approve_async)
 
 
-class _Cut(BaseException):
+class CallInterrupted(BaseException):
     """The call was cancelled or interrupted: if its claim is still open, the outcome is unknown."""
 
 

@@ -228,7 +228,7 @@ async def invoke_async(
     claim: ActiveClaim | None, run: Callable[[], Any], seconds: float | None = None
 ) -> Reply:
     """Run an async handler in the caller's own task. It is cancelled after `seconds`."""
-    token = None
+    token = limit = None
     if claim is not None:
         claim.outer = active.get()
         token = active.set(claim)
@@ -247,6 +247,9 @@ async def invoke_async(
                     finally:
                         time_limit.reset(outer)
     except BaseException as error:
+        is_over = limit is not None and limit.expired()
+        if is_over and type(error) is TimeoutError and not error.args:  # asyncio's own has no text
+            error.args = (f"it did not end within timeout={seconds:g} s, and was cancelled",)
         return Raised(error)
     finally:
         if token is not None:

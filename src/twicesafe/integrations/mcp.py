@@ -79,10 +79,9 @@ class IdempotentTools(Middleware):
         call_next: CallNext[mcp_types.ListToolsRequest, Sequence[Tool]],
     ) -> Sequence[Tool]:
         """Tell clients which tools are safe to call again."""
-        return [
-            _hinted(tool) if self._guard.guards(tool.name) else tool
-            for tool in await call_next(context)
-        ]
+        tools = await call_next(context)
+        self._guard.look_for_tools(tool.name for tool in tools)
+        return [_hinted(tool) if self._guard.guards(tool.name) else tool for tool in tools]
 
     async def on_call_tool(
         self,

@@ -18,7 +18,7 @@ deferring the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from .._core.tool_calls.answers import ToolAnswer
@@ -51,15 +51,23 @@ class IdempotentTools(WrapperToolset[Any]):
     """Returns on whose behalf a call is made; by default that is not part of the key."""
     run: Callable[[RunContext[Any]], str | None] | None = None
     """Returns the run that a call belongs to; by default that is not part of the key."""
+    _shared: ToolGuard[AsyncReceiver] | None = field(default=None, repr=False)
+    """Made below. Pydantic AI copies dynamic toolsets for each run, and the copies share it."""
 
     def __post_init__(self) -> None:
         check_receiver(self.receiver, AsyncReceiver, type(self).__name__)
-        self._guard = ToolGuard(
+        self._guard = self._shared = self._shared or ToolGuard(
             self.receiver,
             self.tools,
             keep=_kept,
             not_done=(ModelRetry, ToolFailed, CallDeferred, ApprovalRequired),
         )
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """The tools of the wrapped toolset."""
+        tools = await super().get_tools(ctx)
+        self._guard.look_for_tools(tools)
+        return tools
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
