@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from .. import _forking
 from .._runtime.flow_run import time_limit
+from ._django import close_old_connections, close_old_connections_async, uses_django
 
 __all__ = ["contained", "contained_async"]
 
@@ -30,6 +31,8 @@ def contained(handler: Callable[..., Any]) -> Callable[..., Any]:
     def handle(*given: Any) -> Any:
         process = _forking.pid
         try:
+            if uses_django():
+                close_old_connections()
             return handler(*given)
         except asyncio.CancelledError as error:
             raise RuntimeError(CANCELLED) from error
@@ -50,6 +53,8 @@ def contained_async(
         process, task = _forking.pid, asyncio.current_task()
         assert task is not None
         try:
+            if uses_django():
+                await close_old_connections_async()
             result = await handler(*given)
         except asyncio.CancelledError as error:
             if is_ending():
