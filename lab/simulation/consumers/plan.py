@@ -210,7 +210,7 @@ def _ended_in_outage(plan: Plan, rng: Random) -> Plan:
         ack_wait=0.9,
         max_attempts=rng.choice((1, 1, 2)),
         seats=(*plan.seats[:1], *(plan.seats[1:] or (Seat(),))),
-        posts=(late, *plan.posts[1:]),
+        posts=(late,),
         faults=(OpFault(0, rng.choice(FAULTS), 0.3, op="renew"),),
         calls=(),
         renewals=(),
