@@ -14,7 +14,7 @@ from twicesafe._core.consuming.prefix import Prefix
 from twicesafe._core.consuming.settlement import Settlement
 from twicesafe._core.consuming.starting import FollowsDeadLetter, Starting, _behind
 from twicesafe._core.consuming.state import Acknowledge, GiveBack, Revoked
-from twicesafe._core.protocol import Abandon, Fail, Verdict
+from twicesafe._core.protocol import Abandon, Ack, Fail, Renew, Verdict
 from twicesafe.errors import ParkedError
 
 from ..simulation.consumers.process import Process
@@ -37,6 +37,18 @@ def acknowledges_before_the_record(patch: Patch) -> None:
         yield from record(self)
 
     patch(_ConsumerLoop, "_record", early)
+
+
+@mutant("a handler that ended in an outage is recorded without asking whose claim it is", STUDY)
+def records_without_renewing(patch: Patch) -> None:
+    """A parked record accepts it, while the worker that parked it publishes the dead letter."""
+
+    def handle(starting: Any, command: Any) -> Any:
+        reply = yield command
+        renews = type(command) is PerformMany and type(command.requests[0]) is Renew
+        return [Ack.OK for _ in reply] if renews else reply
+
+    patch(Starting, "_renew_ended", tampered(Starting._renew_ended, handle))
 
 
 @mutant("a message is acknowledged when it is fetched", STUDY)

@@ -226,19 +226,96 @@ def test_who_lost_the_claim_does_not_send_the_message_to_the_dead_letters() -> N
     assert any(isinstance(one, Acknowledge) for one in bench.sent)
 
 
-def test_a_decision_that_is_not_on_record_sends_nothing_to_the_dead_letters() -> None:
-    """The store does not answer until the lease is over, and another worker takes over."""
-    bench = Bench()
+def _ends_in_an_outage(bench: Bench, reply: Any) -> Any:
+    """Message "a" is started, and ends in an outage that outlasts its lease; its claim."""
     bench.fetched(message("a"))
-    ((number, _),) = bench.started()
+    ((number, job),) = bench.started()
     bench.lost = lambda ask: True
-    bench.happens(HandlerEnded(number, Raised(DeadLetter("never"))))
-    bench.lost = lambda ask: False
-    assert bench.dead == []
-    bench.now += 10
+    bench.happens(HandlerEnded(number, reply))
+    bench.now += POLICY.lease
     bench.happens()
-    ((_, again),) = bench.started()
-    assert again.claim.attempt == 2
+    assert not any(isinstance(one, (Start, Acknowledge, GiveBack)) for one in bench.sent)
+    bench.lost = lambda ask: False
+    bench.now += 60  # longer than any pause
+    return job.claim
+
+
+@pytest.mark.parametrize("can_delay", [False, True])
+def test_a_handler_that_ended_in_an_outage_longer_than_its_lease_does_not_run_again(
+    can_delay: bool,
+) -> None:
+    bench = Bench(can_delay=can_delay)
+    _ends_in_an_outage(bench, Returned(1))
+    bench.happens()
+    bench.happens()
+    assert bench.started() == []
+    assert (bench.record("a").state, bench.record("a").attempt) == (State.COMPLETED, 1)
+    assert bench.state.report.ran == 1
+
+
+def test_a_decision_that_could_not_be_recorded_in_an_outage_is_recorded_after_it() -> None:
+    bench = Bench()
+    _ends_in_an_outage(bench, Raised(DeadLetter("never")))
+    assert bench.dead == []
+    bench.happens()
+    bench.happens()
+    ((_, published),) = bench.started()
+    assert published.claim.key == Key("dead a")
+    assert bench.dead == ["a: never"]
+    assert bench.record("a").state is State.PARKED
+
+
+@pytest.mark.parametrize("reply", [Returned(1), Raised(DeadLetter("never"))])
+def test_what_ended_in_an_outage_is_not_recorded_if_another_worker_has_taken_over(
+    reply: Any,
+) -> None:
+    bench = Bench()
+    _ends_in_an_outage(bench, reply)
+    other = ClaimRequest(Key("a"), new_owner(), lease=10_000)
+    taken = bench.store.perform(other)
+    bench.happens()
+    bench.happens()
+    assert bench.started() == []
+    assert bench.dead == []
+    assert bench.record("a").owner == other.owner
+    bench.store.perform(Complete(Key("a").id, other.owner, taken.fence, 60_000, b"j1"))
+    bench.now += POLICY.lease
+    bench.happens()
+    bench.happens()
+    assert bench.state.report.replayed == 1
+
+
+def test_what_ended_in_an_outage_and_was_parked_by_another_worker_becomes_a_dead_letter() -> None:
+    """A record that comes so late could cross the dead letter of the other one."""
+    bench = Bench()
+    _ends_in_an_outage(bench, Returned(1))
+    bench.store.perform(ClaimRequest(Key("a"), new_owner(), lease=10_000, max_attempts=1))
+    assert bench.record("a").state is State.PARKED
+    bench.happens()
+    bench.happens()
+    assert bench.record("a").state is State.PARKED
+    assert len(bench.dead) == 1
+
+
+def test_the_renewal_of_what_ended_in_an_outage_may_come_too_late_and_is_repeated() -> None:
+    bench = Bench()
+    _ends_in_an_outage(bench, Returned(1))
+    asked = bench.store.perform
+
+    def slow(ask: Any) -> Any:
+        answer = asked(ask)
+        if isinstance(ask, Renew) and renewals.append(ask) is None and len(renewals) == 1:
+            bench.now += 11
+        return answer
+
+    renewals: list[Renew] = []
+    bench.store.perform = slow  # type: ignore[method-assign]
+    bench.happens()
+    assert bench.record("a").state is State.IN_PROGRESS
+    bench.happens()
+    bench.happens()
+    assert bench.record("a").state is State.COMPLETED
+    assert len(renewals) == 2
 
 
 def test_a_message_behind_a_dead_one_that_is_done_is_acknowledged() -> None:

@@ -231,6 +231,18 @@ def test_what_is_given_back_need_not_wait_for_the_ack_wait(stage: Stage):
         assert again.message.deliveries == 2
 
 
+def test_what_is_given_back_is_there_for_the_next_fetch(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """Without waiting for the next look: a `drain` right after a `stop` would end before it."""
+    monkeypatch.setattr("twicesafe.consumers.sources.redis.LOOK_EVERY", 3600)
+    with stage.source(ack_wait="1h") as member:
+        (sent,) = stage.send()
+        (got,) = stage.gather(member, sent.id).values()
+        member.give_back([got.receipt], 0)
+        assert [one.message.id for one in member.fetch(1, 0)] == [sent.id]
+
+
 def test_a_delay_is_kept_however_often_we_look(stage: Stage, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("twicesafe.consumers.sources.redis.LOOK_EVERY", 0.01)
     with stage.source(ack_wait="1h") as member:

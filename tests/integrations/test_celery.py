@@ -107,6 +107,13 @@ def add_tasks(app: Celery, receiver: Receiver) -> None:
         RAN.append(1)
         raise self.retry(countdown=0)
 
+    @app.task(shared=False, name="pages", bind=True)
+    def pages(self: Any, left: int) -> str:
+        RAN.append(left)
+        if left:
+            raise self.replace(self.s(left - 1))
+        return "read"
+
     @app.task(shared=False, name="decide")
     def decide(how: str) -> str:
         RAN.append(how)
@@ -137,6 +144,13 @@ def test_a_repeat_gets_the_recorded_result(app: Celery, ran: list[Any]) -> None:
 def test_a_retry_of_the_task_releases_the_claim_and_counts(app: Celery, ran: list[Any]) -> None:
     assert app.tasks["ask"].delay().get(WAIT) == "answered"
     assert ran == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_a_task_that_replaces_itself_does_not_use_up_its_attempts(
+    app: Celery, ran: list[Any]
+) -> None:
+    assert app.tasks["pages"].delay(7).get(WAIT) == "read"
+    assert ran == [7, 6, 5, 4, 3, 2, 1, 0]
 
 
 def test_an_automatic_retry_too(app: Celery, ran: list[Any]) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from twicesafe._core.consuming.starting import FollowsDeadLetter
-from twicesafe._core.protocol import Abandon, Ack, Complete, Fail, Verdict
+from twicesafe._core.protocol import Abandon, Ack, Complete, Fail, Renew, Verdict
 from twicesafe._values.context import ActiveClaim
 from twicesafe._values.records import Cause, State
 
@@ -56,6 +56,8 @@ class Monitor:
             start.recorded = True
         if type(ask) is Abandon and start is not None and answer is Ack.OK:
             start.recorded = True
+        if type(ask) is Renew and start is not None and start.ended and ask.lease > 1:
+            world.seen["outcome", "renewed after its end"] += 1
         marked = self._marks.get(ask.id)
         if marked is not None:
             self._count_lost(marked, ask, before)

@@ -178,7 +178,7 @@ def draw(seed: int) -> Plan:
         incidents.append(Incident(at, "pause", rng.randrange(len(seats)), 3.5))
     if trouble and chance() < 0.08:  # no claim is answered while it is repeated
         faults += [OpFault(nth, "reply lost", 0.0, op="claim") for nth in range(6)]
-    return Plan(
+    plan = Plan(
         seed,
         partitions,
         chance() < 0.6,
@@ -195,4 +195,28 @@ def draw(seed: int) -> Plan:
         tuple(renewals),
         tuple(sorted(incidents, key=lambda one: one.at)),
         chance() < 0.35,
+    )
+    return _ended_in_outage(plan, rng) if trouble and chance() < 0.04 else plan
+
+
+def _ended_in_outage(plan: Plan, rng: Random) -> Plan:
+    """A handler ends in an outage longer than its lease. Meanwhile its message goes to another worker, which may
+    give up on it, and whose dead letter has to wait. Nothing else goes wrong."""
+    late = replace(plan.posts[0], seconds=0.4, ends=("ok",))
+    at, span = round(late.at + rng.uniform(0.1, 0.39), 4), round(rng.uniform(2.0, 3.0), 4)
+    return replace(
+        plan,
+        partitions=0,
+        ack_wait=0.9,
+        max_attempts=rng.choice((1, 1, 2)),
+        seats=(*plan.seats[:1], *(plan.seats[1:] or (Seat(),))),
+        posts=(late,),
+        faults=(OpFault(0, rng.choice(FAULTS), 0.3, op="renew"),),
+        calls=(),
+        renewals=(),
+        incidents=(
+            Incident(at, "outage", 0, span),
+            Incident(at, "dead letters away", 0, span + 1.0),
+        ),
+        transactions=False,
     )

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from .._forking import without_children
 from .._runtime.flow_run import time_limit
+from ._django import close_old_connections, close_old_connections_async, uses_django
 
 __all__ = ["contained", "contained_async"]
 
@@ -30,6 +31,8 @@ def contained(handler: Callable[..., Any]) -> Callable[..., Any]:
     def handle(*given: Any) -> Any:
         with without_children():
             try:
+                if uses_django():
+                    close_old_connections()
                 return handler(*given)
             except asyncio.CancelledError as error:
                 raise RuntimeError(CANCELLED) from error
@@ -48,6 +51,8 @@ def contained_async(
         assert task is not None
         try:
             with without_children():
+                if uses_django():
+                    await close_old_connections_async()
                 result = await handler(*given)
         except asyncio.CancelledError as error:
             if is_ending():

@@ -5,7 +5,8 @@
     @app.task(base=idempotent_task(receiver, key=lambda order: order["id"]))          # or one of them
     def charge(order): ...
 
-The key is the task id, which redeliveries and ``self.retry()`` keep, in a scope with the task's name.
+The key is the task id, which redeliveries and ``self.retry()`` keep, in a scope with the task's name. A task that
+replaces itself has a key for each replacement.
 Verdicts become what Celery does:
 
     ack            the task returns the recorded result
@@ -86,7 +87,7 @@ def idempotent_task(receiver: Receiver, *, key: Callable[..., KeyLike] | None = 
             setattr(request, _BEGUN, True)
 
             def make() -> Any:
-                given = Key(id_) if key is None else key(*args, **kwargs)
+                given = _key_of(request) if key is None else key(*args, **kwargs)
                 owner = home.options(scope=(*home.scope, self.name))
                 return delivery(owner, given, queue_decides, self, self.run, args, kwargs)
 
@@ -98,6 +99,12 @@ def idempotent_task(receiver: Receiver, *, key: Callable[..., KeyLike] | None = 
 def _is_celerys_own(task: Any) -> bool:
     """A task of Celery itself that ``task_cls`` covers: one polls by retries without an end."""
     return str(task.name).startswith("celery.")
+
+
+def _key_of(request: Any) -> Key:
+    """The task id. A task that replaces itself (`Task.replace`) keeps its id; each replacement is new work."""
+    nesting = getattr(request, "replaced_task_nesting", 0)
+    return Key(request.id, scope=(f"replacement {nesting}",) if nesting else ())
 
 
 def _act(task: Any, verdict: Verdict[Any]) -> Any:

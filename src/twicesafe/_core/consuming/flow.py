@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from ... import events as ev
 from ..._values.outcomes import Outcome
-from ...errors import StoreError, UsageError, text_of
+from ...errors import StoreError, StoreUnavailableError, UsageError, text_of
 from ..batch import settle_all
 from ..call import Call
 from ..commands import Flow, Raised, Returned
@@ -65,7 +65,9 @@ class _ConsumerLoop:
         self.intake = Intake()
         self.outage = Outage(state, self.intake)
         self.settlement = Settlement(state, self.intake, self.outage)
-        self.starting = Starting(state, self.intake, self.outage, self._answered, self._make_dead)
+        self.starting = Starting(
+            state, self.intake, self.outage, self._answered, self._make_dead, self._take_note
+        )
         self.numbers = 0
         self.fetching = False
         self.ended: list[HandlerEnded] = []
@@ -107,6 +109,8 @@ class _ConsumerLoop:
         """How long there is nothing to do, unless something happens."""
         state, now = self.state, self.state.clock()
         self.intake.wake(now)
+        if self.ended:
+            return 0.0
         if state.stopping:
             return 0.0 if not (self.intake.running or self.fetching) else LONGEST_WAIT
         if self._room() > 0:
@@ -215,11 +219,14 @@ class _ConsumerLoop:
                 marked = True
         if done:
             yield from settle_all(calls, done, answers)
+            for number, _, reply in done:
+                held[number].unrecorded = reply if _is_unrecorded(answers[number]) else None
         if marked:  # before the acknowledgement: no delivery would release them after it
             yield from self.starting.release_claims()
         for number, answer in answers.items():
             delivery = held[number]
-            delivery.claim = None
+            if delivery.unrecorded is None:
+                delivery.claim = None
             self._answered(delivery, answer.error if isinstance(answer, Raised) else answer)
 
     def _answered(self, delivery: Delivery, answer: Outcome[Any] | BaseException) -> None:
@@ -276,7 +283,8 @@ class _ConsumerLoop:
         """Try again later: the broker keeps it if it can, and if its lane need not wait."""
         state = self.state
         alone = not (state.ordered and delivery.received.message.key)
-        if state.can_delay and alone and seconds >= HANDED_BACK and delivery.dead is None:
+        ours = delivery.dead is not None or delivery.unrecorded is not None
+        if state.can_delay and alone and seconds >= HANDED_BACK and not ours:
             self.settlement.give_back([delivery], seconds)
             self.intake.done(delivery)
         else:
@@ -297,3 +305,8 @@ class _ConsumerLoop:
 
     def _return_the_rest(self) -> None:
         self.settlement.give_back(self.intake.drop_waiting(list(self.intake.held.values())), 0.0)
+
+
+def _is_unrecorded(answer: Outcome[Any] | Raised) -> bool:
+    """The handler has ended, and the store has not answered since."""
+    return isinstance(answer, Raised) and isinstance(answer.error, StoreUnavailableError)

@@ -21,6 +21,7 @@ import msgspec
 
 from ..._values.context import ActiveClaim
 from ..call import Call
+from ..commands import Reply
 from .message import Received
 
 __all__ = ["Delivery", "Intake"]
@@ -37,6 +38,8 @@ class Delivery(msgspec.Struct, eq=False):
     lane: Any
     call: Call | None = None
     claim: ActiveClaim | None = None
+    unrecorded: Reply | None = None
+    """How its handler ended under this claim, if the store did not answer until the claim had expired."""
     mark: Call | None = None
     """Transaction mode: what is claimed to count its start; None: its start is not counted."""
     doomed: Exception | None = None

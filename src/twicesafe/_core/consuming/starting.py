@@ -11,6 +11,10 @@
 Attempts count starts: no message is claimed before it can start, so a process that dies has counted
 those that ran, and no others (`intake` says why a suspect runs alone).
 
+A handler that ended while the store did not answer, until its lease had expired, is not started again: its
+claim is renewed and its end recorded, unless another worker has taken over, parked or held the key meanwhile.
+The renewal decides that. A recording alone could come when the other one already publishes a dead letter.
+
 Before a message that has not run becomes a dead letter, its record is asked whether it is done: by its
 claim in lease mode, by a transaction that only looks in transaction mode.
 """
@@ -21,6 +25,7 @@ import functools
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias
 
+from ..._values.context import MARGIN, ActiveClaim
 from ..._values.outcomes import Outcome
 from ..._values.records import Cause
 from ...errors import StoreUnavailableError, TwicesafeError
@@ -29,11 +34,11 @@ from ..call import Call
 from ..commands import Detach, Flow, Invoke, PerformMany
 from ..delivery import claim_request, granted
 from ..duplicates import outcome_of, refusal
-from ..protocol import Abandon, ClaimRequest
+from ..protocol import Abandon, Ack, ClaimRequest, Renew
 from ..protocol import Verdict as Answer
 from .intake import Delivery, Intake
 from .outage import Outage
-from .state import ConsumerState, ReadParkedLanes, Start
+from .state import ConsumerState, HandlerEnded, ReadParkedLanes, Start
 from .verdicts import verdict_of
 
 __all__ = ["FollowsDeadLetter", "Starting"]
@@ -60,9 +65,10 @@ class Starting:
         outage: Outage,
         answered: Answered,
         make_dead: Callable[[Delivery, Exception], None],
+        ended: Callable[[HandlerEnded], None],
     ) -> None:
         self._state, self._intake, self._outage = state, intake, outage
-        self._answered, self._make_dead = answered, make_dead
+        self._answered, self._make_dead, self._ended = answered, make_dead, ended
         self.unused: list[Abandon] = []
         """Claims that count no start, until the store has released them."""
         self.parked: set[Hashable] = set()
@@ -89,6 +95,7 @@ class Starting:
             return
         free = state.concurrency - intake.running
         chosen = intake.take(free, state.clock()) if free > 0 else []
+        yield from self._renew_ended(chosen)
         yield from self._look_behind(chosen)
         if not state.leases:
             self._mark_overdue(chosen)
@@ -114,6 +121,35 @@ class Starting:
             yield from self.release_claims()
 
     # -- claims -------------------------------------------------------------------------------
+
+    def _renew_ended(self, chosen: list[Delivery]) -> Flow[None]:
+        """Of these, the handlers that have ended without a record are recorded next, and do not start."""
+        late: list[tuple[Delivery, ActiveClaim]] = [
+            (one, one.claim)
+            for one in chosen
+            if one.unrecorded is not None and one.claim is not None
+        ]
+        if not late:
+            return
+        sent = self._state.clock()
+        replies = yield PerformMany(
+            [Renew(one.key.id, one.owner, one.fence, round(one.lease * 1000)) for _, one in late]
+        )
+        now = self._state.clock()
+        for (delivery, claim), reply in zip(late, replies, strict=True):
+            if isinstance(reply, StoreUnavailableError):
+                chosen.remove(delivery)
+                self._intake.again(delivery)
+                self._outage.begins("renew", reply)
+            elif reply is not Ack.OK:
+                delivery.claim = delivery.unrecorded = None
+            elif now >= (expires := sent + claim.lease * (1 - MARGIN)):  # P7
+                chosen.remove(delivery)
+                self._intake.again(delivery)
+            else:
+                chosen.remove(delivery)
+                claim.renewed, claim.expires = sent, expires
+                self._ended(HandlerEnded(delivery.number, delivery.unrecorded))
 
     def _claim(self, chosen: list[tuple[Delivery, Call]], jobs: Jobs) -> Flow[None]:
         """Claim what can start now, in one request; the winners are added to `jobs`."""

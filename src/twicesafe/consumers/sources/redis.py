@@ -301,6 +301,7 @@ class RedisStreamSource(ConnectionSource):
     async def give_back(self, receipts: Sequence[Receipt], seconds: float) -> None:
         idle = round(max(0.0, self.ack_wait - seconds) * 1000)
         await self._settle("give back", RETURN, receipts, idle)
+        self._looked = float("-inf")  # the next fetch looks for them
 
     async def extend(self, receipts: Sequence[Receipt]) -> None:
         valid = self._valid(receipts)
