@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-COMMANDS := demo check ci test lint format bench prove docs lock servers kafka mirrormaker dynamodb mariadb mongodb release release-check clean help
+COMMANDS := demo check test lint format bench prove docs lock servers kafka mirrormaker dynamodb mariadb mongodb release release-check clean help
 .PHONY: $(COMMANDS)
 
 $(COMMANDS):

@@ -23,7 +23,7 @@ def study(request: pytest.FixtureRequest) -> Study:
 
 
 def test_no_schedule_breaks_an_invariant(study: Study):
-    """`make ci` also runs the many schedules of `make prove`, which must meet everything; but not of regions."""
+    """CI also runs the many schedules of `make prove`, which must meet everything; but not of regions."""
     schedules = 2_000 if study.name == "regions" else 500
     tally = campaign(study, first=0, schedules=schedules, jobs=1)
     assert tally.violations == []
