@@ -163,7 +163,7 @@ class _Worker:
                 return
 
     def _run_all(self, calls: list[_QueuedCall | None]) -> bool:
-        """Run what has gathered. False: it was told to stop."""
+        """Run all calls that are queued. False: the thread must stop."""
         together: list[_QueuedCall] = []
         for call in calls:
             if call is not None and call.alone and _runs_alone(call):
