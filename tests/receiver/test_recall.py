@@ -24,7 +24,7 @@ from twicesafe import (
     UsageError,
     events,
 )
-from twicesafe._core.protocol import ClaimRequest, Verdict
+from twicesafe._core.protocol import ClaimRequest, Complete, Verdict
 from twicesafe._engines.sqlite import SqliteStore
 from twicesafe._engines.sqlite.requests import EMPTY_LOOKS
 
@@ -267,3 +267,27 @@ def test_a_mismatch_among_new_keys_is_refused(busy_with_new_keys: Watched):
     receiver.process("k", len, "first")
     with pytest.raises(FingerprintMismatchError):
         receiver.process("k", len, "other")
+
+
+def test_claims_that_look_themselves_stop_after_many_new_keys_until_a_repeat(tmp_path: Path):
+    """The callers of an async receiver do not look, so its claims do."""
+    store = SqliteStore(tmp_path / "keys.db")
+    looks: list[bytes] = []
+    recall = store._recall
+    store._recall = lambda id_: (looks.append(id_), recall(id_))[1]  # type: ignore[method-assign]
+
+    def claim(name: str, owner: bytes, fingerprint: bytes | None = None) -> Verdict:
+        return store.perform(
+            ClaimRequest(Key(name), owner * 16, 60_000, fingerprint=fingerprint)
+        ).verdict
+
+    for number in range(EMPTY_LOOKS + 1):
+        assert claim(f"new-{number}", b"a", b"one") is Verdict.WON
+        store.perform(Complete(Key(f"new-{number}").id, b"a" * 16, 1, 60_000, b"jnull"))
+    assert len(looks) == EMPTY_LOOKS
+    assert claim("new-3", b"b", b"one") is Verdict.REPLAY
+    assert len(looks) == EMPTY_LOOKS, "it looked, though every key before was new"
+    assert claim("new-4", b"b") is Verdict.REPLAY
+    assert claim("new-5", b"b", b"two") is Verdict.MISMATCH
+    assert len(looks) == EMPTY_LOOKS + 2
+    store.close()

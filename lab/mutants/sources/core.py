@@ -171,8 +171,8 @@ break_source(
     "a look tells what has expired",
     bug="a repeat on an embedded store gets an answer whose retention is over",
     file="_core/lifecycle.py",
-    old="if recorded and not is_expired(row, now) else ASK",
-    new="if recorded else ASK",
+    old=" and not 0 < expires_at <= now:",
+    new=":",
     tests=[f"{MEMORY}test_recall_does_not_return_expired_answers"],
 )
 

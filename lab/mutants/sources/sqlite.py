@@ -178,6 +178,27 @@ break_source(
 AMONG_NEW = "tests/receiver/test_recall.py::"
 
 break_source(
+    "sqlite: a single claim does not compare the payload",
+    bug="a repeat with another payload gets the answer to the first one, if its claim is the one that looks",
+    file="_core/lifecycle.py",
+    old=" and ask.fingerprint in (None, recalled.fingerprint)",
+    new="",
+    tests=[
+        f"{RULES}test_another_fingerprint_is_a_mismatch_in_every_state",
+        f"{AMONG_NEW}test_claims_that_look_themselves_stop_after_many_new_keys_until_a_repeat",
+    ],
+)
+
+break_source(
+    "sqlite: claims look at every new key",
+    bug="a claim whose caller did not look always looks, which is one of three statements",
+    file="_engines/sqlite/requests.py",
+    old="if not ask.looked and self._empty_looks < EMPTY_LOOKS:",
+    new="if not ask.looked:",
+    tests=[f"{AMONG_NEW}test_claims_that_look_themselves_stop_after_many_new_keys_until_a_repeat"],
+)
+
+break_source(
     "sqlite: a repeat among new keys changes nothing",
     bug="once all keys were new for a while, every repeat costs a claim, and waits for other writers",
     file="_engines/sqlite/requests.py",

@@ -41,10 +41,12 @@ __all__ = [
     "fail",
     "fail_run",
     "forget",
+    "is_answer",
     "is_expired",
     "look",
     "move",
     "recall",
+    "recorded",
     "release",
     "renew",
     "resolve",
@@ -93,7 +95,7 @@ def look(row: Row, ask: ClaimRequest, now: int) -> Claimed | None:
         return Claimed(Verdict.MISMATCH, fingerprint=row.fingerprint)
     state = row.state
     if state is _COMPLETED or state is _FAILED:
-        return _replay(row, now)
+        return recall(row, now)
     if state is _IN_PROGRESS:
         if mine:  # P2: a network retry gets the same fence
             return Claimed(_WON, row.fence, row.attempt, row.cause)
@@ -119,27 +121,44 @@ def _counted(row: Row) -> int:
 
 def recall(row: Row, now: int) -> Claimed:
     """The recorded answer, for a caller that has made no claim; or `ASK`."""
-    recorded = row.state is _COMPLETED or row.state is _FAILED
-    return _replay(row, now) if recorded and not is_expired(row, now) else ASK
+    return recorded(
+        row.state,
+        row.fence,
+        row.attempt,
+        row.cause,
+        row.result,
+        row.fingerprint,
+        row.changed_at,
+        row.expires_at,
+        now,
+    )
+
+
+def recorded(
+    state: State,
+    fence: int,
+    attempt: int,
+    cause: Cause | None,
+    result: bytes | None,
+    fingerprint: bytes | None,
+    changed_at: int,
+    expires_at: int,
+    now: int,
+) -> Claimed:
+    """`recall`, for a store that has read no more of a row than this."""
+    if (state is _COMPLETED or state is _FAILED) and not 0 < expires_at <= now:
+        age, left = now - changed_at, expires_at - now
+        return Claimed(_REPLAY, fence, attempt, cause, 0, state, result, fingerprint, age, left)
+    return ASK
 
 
 ASK: Final = Claimed(Verdict.BUSY)
 """In place of a recorded answer: there is a record, and only a claim can tell what it means."""
 
 
-def _replay(row: Row, now: int) -> Claimed:
-    return Claimed(
-        _REPLAY,
-        row.fence,
-        row.attempt,
-        row.cause,
-        0,
-        row.state,
-        row.result,
-        row.fingerprint,
-        now - row.changed_at,
-        row.expires_at - now,
-    )
+def is_answer(recalled: Claimed, ask: ClaimRequest) -> bool:
+    """Whether this claim would get what was recalled."""
+    return recalled.verdict is _REPLAY and ask.fingerprint in (None, recalled.fingerprint)
 
 
 _CLOSED = {

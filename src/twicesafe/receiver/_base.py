@@ -197,6 +197,17 @@ class ReceiverBase:
             call.run = partial(self._tracer.run, key, run)
         return call
 
+    def _bind(
+        self,
+        call: Call,
+        handler: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Give the handler its arguments. A repeat whose answer is known does not get here."""
+        run = partial(handler, *args, **kwargs)
+        call.run = run if self._tracer is None else partial(self._tracer.run, call.key, run)
+
     def _compared(self, fingerprint: object) -> tuple[bytes | None, Any]:
         """The fingerprint of a manual claim, and a function that returns its field names."""
         content = claimed_content(fingerprint, self._fingerprint)

@@ -10,7 +10,6 @@ are made in `_core`; this module is the public interface.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
@@ -117,10 +116,13 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
             raise (refuse_async if profile.problem == "async" else refuse_generator)(handler)
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs)
-        run = functools.partial(handler, *args, **kwargs)
         full = self.key(key) if self._trusts_all else self._delivered_key(key)
-        call = self._call(full, run, profile, args, kwargs)
-        answer = self._known(call) or self._runtime.run(call)
+        call = self._call(full, handler, profile, args, kwargs)
+        known = self._known(call)
+        if known is not None:
+            return known
+        self._bind(call, handler, args, kwargs)
+        answer = self._runtime.run(call)
         return answer if type(answer) is Outcome else value_or_raise(answer)
 
     def process_many(
@@ -190,10 +192,13 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
         def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
             if kwargs or not profile.least <= len(args) <= profile.most:
                 profile.check(function, args, kwargs)
-            run = functools.partial(function, *args, **kwargs)
-            call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            known = owner._known(call) or owner._runtime.run(call)
-            return known if type(known) is Outcome else value_or_raise(known)
+            call = owner._call(key_of(args, kwargs), function, profile, args, kwargs)
+            known = owner._known(call)
+            if known is not None:
+                return known
+            owner._bind(call, function, args, kwargs)
+            answered = owner._runtime.run(call)
+            return answered if type(answered) is Outcome else value_or_raise(answered)
 
         return answer
 
@@ -280,10 +285,13 @@ class AsyncReceiver(
             raise refuse_generator(handler)
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs)
-        run = functools.partial(handler, *args, **kwargs)
         full = self.key(key) if self._trusts_all else self._delivered_key(key)
-        call = self._call(full, run, profile, args, kwargs)
-        answer = self._known(call) or await self._runtime.run(call)
+        call = self._call(full, handler, profile, args, kwargs)
+        known = self._known(call)
+        if known is not None:
+            return known
+        self._bind(call, handler, args, kwargs)
+        answer = await self._runtime.run(call)
         return answer if type(answer) is Outcome else value_or_raise(answer)
 
     async def process_many(
@@ -359,9 +367,12 @@ class AsyncReceiver(
         async def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
             if kwargs or not profile.least <= len(args) <= profile.most:
                 profile.check(function, args, kwargs)
-            run = functools.partial(function, *args, **kwargs)
-            call = owner._call(key_of(args, kwargs), run, profile, args, kwargs)
-            known = owner._known(call) or await owner._runtime.run(call)
-            return known if type(known) is Outcome else value_or_raise(known)
+            call = owner._call(key_of(args, kwargs), function, profile, args, kwargs)
+            known = owner._known(call)
+            if known is not None:
+                return known
+            owner._bind(call, function, args, kwargs)
+            answered = await owner._runtime.run(call)
+            return answered if type(answered) is Outcome else value_or_raise(answered)
 
         return answer

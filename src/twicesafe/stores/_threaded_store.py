@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from .._core.outbox.requests import OutboxRequest, Reply
 from .._core.protocol import Request
 from .._forking import RenewedLock, in_child
@@ -26,25 +28,17 @@ __all__ = ["ThreadedStore"]
 T = TypeVar("T")
 
 
-class _QueuedCall:
+class _QueuedCall(msgspec.Struct, eq=False):
     """A call for the worker thread, and the future that waits for it on some loop."""
 
-    __slots__ = ("alone", "answers", "broken", "future", "loop", "requests", "work")
-
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        future: asyncio.Future[Any],
-        alone: bool = False,
-        work: Callable[[Store], Any] | None = None,
-    ) -> None:
-        self.requests, self.future, self.loop = requests, future, future.get_loop()
-        self.alone = alone
-        """A single request: the future gets its answer or error, not a list."""
-        self.work = work
-        """Instead of requests: a call that is not batched; the future gets what it returns."""
-        self.answers: list[Any] = []
-        self.broken: BaseException | None = None
+    future: asyncio.Future[Any]
+    requests: Sequence[Request] = ()
+    alone: bool = False
+    """A single request: the future gets its answer or error, not a list."""
+    work: Callable[[Store], Any] | None = None
+    """Instead of requests: a call that is not batched; the future gets what it returns."""
+    answers: Sequence[Any] = ()
+    broken: BaseException | None = None
 
 
 class ThreadedStore(AsyncStore):
@@ -63,10 +57,11 @@ class ThreadedStore(AsyncStore):
         self._worker = None
 
     def blocking_store(self) -> Store:
-        with self._opening.now:
-            if self._opened is None:
-                self._opened = self._make()
-            return self._opened
+        if self._opened is None:
+            with self._opening.now:
+                if self._opened is None:
+                    self._opened = self._make()
+        return self._opened
 
     async def ready(self) -> None:
         if self._opened is None:
@@ -74,25 +69,25 @@ class ThreadedStore(AsyncStore):
 
     async def perform(self, request: Request) -> Any:
         answer = asyncio.get_running_loop().create_future()
-        self._send(_QueuedCall((request,), answer, alone=True))
+        self._send(_QueuedCall(answer, (request,), True))
         return await answer
 
     def submit(self, request: Request) -> Uncancellable:
         answer = Uncancellable(loop=asyncio.get_running_loop())
-        self._send(_QueuedCall((request,), answer, alone=True))
+        self._send(_QueuedCall(answer, (request,), True))
         return answer
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         if not requests:
             return []
         answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._send(_QueuedCall(requests, answers))
+        self._send(_QueuedCall(answers, requests))
         return await answers
 
     async def in_worker(self, work: Callable[[Store], T]) -> T:
         """Call this with the blocking store, in the worker thread."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._send(_QueuedCall((), answer, alone=True, work=work))
+        self._send(_QueuedCall(answer, (), True, work))
         return await answer
 
     @property
@@ -160,29 +155,37 @@ class _Worker:
 
     def _work(self) -> None:
         while True:
-            calls = [self._calls.get()]
-            calls += [self._calls.get() for _ in range(self._calls.qsize())]
-            together: list[_QueuedCall] = []
-            for call in calls:
-                if call is not None and call.alone and _runs_alone(call):
-                    self._run([call])
-                elif call is not None:
-                    together.append(call)
-            self._run(together)
-            if None in calls:
+            first = self._calls.get()
+            more = [self._calls.get() for _ in range(self._calls.qsize())]
+            if first is not None and not more:
+                self._run([first])
+            elif not self._run_all([first, *more]):
                 return
 
+    def _run_all(self, calls: list[_QueuedCall | None]) -> bool:
+        """Run all calls that are queued. False: the thread must stop."""
+        together: list[_QueuedCall] = []
+        for call in calls:
+            if call is not None and call.alone and _runs_alone(call):
+                self._run([call])
+            elif call is not None:
+                together.append(call)
+        if together:
+            self._run(together)
+        return None not in calls
+
     def _run(self, calls: list[_QueuedCall]) -> None:
-        requests = [request for call in calls for request in call.requests]
-        if not calls:
-            return
+        open_store = self._store()
+        if open_store is None:
+            return  # no caller is left
+        first = calls[0]
+        requests = first.requests
+        if len(calls) > 1:
+            requests = [request for call in calls for request in call.requests]
         try:
-            open_store = self._store()
-            if open_store is None:
-                return  # no caller is left
             store = open_store()
-            if calls[0].work is not None:
-                answers = [calls[0].work(store)]
+            if first.work is not None:
+                answers = [first.work(store)]
             elif len(requests) == 1:
                 answers = [store.perform(requests[0])]
             else:
@@ -193,21 +196,29 @@ class _Worker:
             answers = [None] * (len(requests) or 1)
             for call in calls:
                 call.broken = error
+        if len(calls) == 1:
+            first.answers = answers
+            _deliver_on(first.future.get_loop(), calls)
+            return
         at = 0
         by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedCall]] = {}
         for call in calls:
-            call.answers = answers[at : at + (len(call.requests) or 1)]
+            call.answers = answers[at : at + len(call.requests)]
             at += len(call.requests)
-            by_loop.setdefault(call.loop, []).append(call)
+            by_loop.setdefault(call.future.get_loop(), []).append(call)
         for loop, theirs in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_deliver, theirs)
-            except RuntimeError:
-                continue  # that loop is closed: no caller is left there
+            _deliver_on(loop, theirs)
 
 
 def _runs_alone(call: _QueuedCall) -> bool:
     return call.work is not None or goes_alone(call.requests[0])
+
+
+def _deliver_on(loop: asyncio.AbstractEventLoop, calls: list[_QueuedCall]) -> None:
+    try:
+        loop.call_soon_threadsafe(_deliver, calls)
+    except RuntimeError:
+        return  # the loop is closed: no caller is left there
 
 
 def _deliver(calls: list[_QueuedCall]) -> None:

@@ -20,8 +20,10 @@ from ..._values.records import Row, State
 from ...errors import StoreError
 from ...stores._base import Program
 from ..sql.commands import (
+    CAUSES,
     COLUMNS,
     PRESENT,
+    STATES,
     TEXT_OR_RESULT,
     Change,
     Query,
@@ -49,9 +51,10 @@ LARGE_RESULT: Final = 2048
 """Results above this many bytes go to their own table, so that rows stay small."""
 
 COMPLETED: Final = number_of(State.COMPLETED)
+_ANSWERS: Final = (COMPLETED, number_of(State.FAILED))
 _COMPLETED, _WON, _OK = State.COMPLETED, Verdict.WON, Ack.OK
 
-RECORDED: Final = "state, fence, attempt, changed_at, expires_at, cause, fingerprint, result"
+RECORDED: Final = "state, fence, attempt, cause, result, fingerprint, changed_at, expires_at"
 """The columns of a recorded answer. The driver names every column of every reply, so there are few."""
 
 PEEKED: Final = 100
@@ -229,14 +232,25 @@ class SqlitePrograms(SqlPrograms):
 
     def recall(self, id_: bytes) -> Program[Claimed | None]:
         """The recorded answer, if there is one."""
-        return self.recalled(id_, (yield Query(self.look_for_answer, (self.stored(id_),))))
+        rows = yield Query(self.look_for_answer, (self.stored(id_),))
+        return self.recalled(rows[0]) if rows else None
 
-    def recalled(self, id_: bytes, rows: Any) -> Claimed | None:
-        if not rows:
-            return None
-        state, fence, attempt, changed, expires, cause, print_, result = rows[0]
-        columns = state, fence, attempt, b"", 0, changed, expires, 0, cause, print_, result
-        return lifecycle.recall(present_from(id_, columns), self.now())
+    def recalled(self, columns: Any) -> Claimed:
+        """What the columns of `RECORDED` say. About a damaged record, only a claim can tell more."""
+        state, fence, attempt, cause, result, print_, changed, expires = columns
+        if state not in _ANSWERS or not 0 <= cause < len(CAUSES):
+            return lifecycle.ASK
+        return lifecycle.recorded(
+            STATES[state],
+            fence,
+            attempt,
+            CAUSES[cause],
+            result,
+            print_,
+            changed,
+            expires,
+            self.now(),
+        )
 
     def look_or_shortcut(self, ask: Request) -> Program[Any]:
         """A claim looks first, unless its caller just did, because a duplicate needs no write. All

@@ -81,7 +81,7 @@ class SqliteRequests(SqliteConnections):
             return None  # a claim follows, and its answer is checked
         if monotonic() >= self._file.next_look:
             self._file.look()
-        return self.programs.recalled(id_, rows)
+        return self.programs.recalled(rows[0])
 
     def perform(self, request: Request, tries: int = LAYOUT_CHANGES) -> Any:
         """`tries`: how often it is repeated if the records were migrated to another layout meanwhile."""
@@ -175,12 +175,12 @@ class SqliteRequests(SqliteConnections):
     def _write_one(self, request: Any) -> Any:
         """A single claim also reads on the writing connection, because its page cache is warm."""
         try:
-            if self._tap is not None or (type(request) is ClaimRequest and not request.looked):
+            if self._tap is not None:
                 answer = self._run_on_writer(self.programs.look_or_shortcut(request))
+            elif type(request) is ClaimRequest:
+                answer = self._claim(request)
             else:
                 answer = self._run_common_case(request)
-                if answer is None and type(request) is ClaimRequest:  # it may have a record
-                    answer = self._run_on_writer(self.programs.peek(request))
             if answer is None:
                 decision = self.programs.decide(request)
                 answer = self._run_on_writer(atomically(decision, SqlitePrograms.begin))
@@ -188,6 +188,20 @@ class SqliteRequests(SqliteConnections):
             if _can_answer_locked(request) and _is_locked(error):
                 return self._answer_locked(request)
             raise self._file.error_of(error) from error
+        return answer
+
+    def _claim(self, ask: ClaimRequest) -> Claimed | None:
+        """Look first, unless the caller did, or looks find nothing. None: more must be written."""
+        known = None
+        if not ask.looked and self._empty_looks < EMPTY_LOOKS:
+            known = self._recall(ask.key.id)
+            self._empty_looks = self._empty_looks + 1 if known is None else 0
+        if known is None:
+            answer: Claimed | None = self._run_common_case(ask)
+        else:
+            answer = known if lifecycle.is_answer(known, ask) else None
+        if answer is None:  # there is a record, and it is not as simple as that
+            answer = self._run_on_writer(self.programs.peek(ask))
         return answer
 
     def _run_common_case(self, request: Any) -> Any:
