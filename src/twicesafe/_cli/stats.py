@@ -235,7 +235,7 @@ def _actions(log: list[AuditEntry], width: int, whole: bool = False) -> Table:
     for entry in log:
         scope = BETWEEN.join(entry.scope)
         key = entry.value if entry.lane is None else f"lane {entry.lane}" if whole else "lane"
-        cells = (
+        cells: tuple[str | Text, ...] = (
             ago(entry.at),
             Text(visible(entry.by)),
             entry.action,
