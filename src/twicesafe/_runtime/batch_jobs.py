@@ -58,9 +58,7 @@ class ThreadJobs:
                 context = contextvars.copy_context()
                 try:
                     future = self._pool.submit(context.run, self._work, index, job)
-                except (
-                    RuntimeError
-                ) as error:  # the system has no thread left, or the interpreter ends
+                except RuntimeError as error:  # no thread left, or the interpreter ends
                     if not self._queued:
                         self._pool = None  # then in the caller's thread
                         break

@@ -225,9 +225,7 @@ class BlockingFlowRun(FlowRun):
         )
         try:
             thread.start()
-        except (
-            RuntimeError
-        ):  # the system has no thread left: nothing has run, so the claim is given back
+        except RuntimeError:  # no thread left: nothing has run, so the claim is given back
             self._asked = asked
             rest.end()
             raise

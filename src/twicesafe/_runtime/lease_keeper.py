@@ -102,9 +102,7 @@ class LeaseKeeper:
             )
             try:
                 self._thread.start()
-            except (
-                BaseException
-            ):  # the system has no thread left, or an interrupt: the next claim tries again
+            except BaseException:  # no thread left, or an interrupt: the next claim tries again
                 self._thread, self._awake = None, False
                 raise
 
