@@ -72,6 +72,12 @@ def test_the_window_is_the_retention_of_the_file(line: Line):
     assert asked(line, "--json").data["window"] == 172800
 
 
+def test_a_wrong_path_for_the_charts_is_wrong_usage(line: Line):
+    ran = asked(line, "--svg", "missing/plan.svg", *PRICED)
+    assert ran.status == 2
+    assert "No such file or directory: missing/plan.svg" in ran.err
+
+
 def test_it_writes_an_svg(line: Line):
     assert asked(line, "--svg", "plan.svg", *PRICED).status == 0
     root = ET.parse("plan.svg").getroot()

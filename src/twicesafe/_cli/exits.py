@@ -31,6 +31,10 @@ UNAVAILABLE: Final = 3
 READER_LEFT: Final = 141
 """128 + SIGPIPE, as a shell reports other tools whose reader closed the pipe."""
 
+_WRONG_PATHS: Final = (
+    FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError
+)  # fmt: skip
+
 # Newer versions of typer bundle their own click, so the base class cannot be imported by name.
 ParserError: Any = typer.BadParameter.__mro__[2]
 
@@ -77,11 +81,8 @@ def report_error(screen: Screen, error: BaseException) -> int | None:
             hint = f"see: {context.command_path} --help"
     elif isinstance(error, OSError):
         where = "" if error.filename is None else f": {error.filename}"
-        status, kind, message = (
-            UNAVAILABLE,
-            type(error).__name__,
-            f"{error.strerror or error}{where}",
-        )
+        kind, message = type(error).__name__, f"{error.strerror or error}{where}"
+        status = USAGE if isinstance(error, _WRONG_PATHS) else UNAVAILABLE
     else:
         return None
     if screen.json:
