@@ -56,5 +56,5 @@ def test_files_are_printed_or_written(line: Line, tmp_path: Path, command: str, 
 
 def test_a_file_that_cannot_be_written_is_an_error(line: Line, tmp_path: Path):
     ran = line("alerts", "--write", str(tmp_path), store=False)
-    assert ran.status == 3
+    assert ran.status == 2
     assert str(tmp_path) in ran.err
