@@ -41,6 +41,7 @@ from twicesafe.errors import (
     UsageError,
 )
 from twicesafe.events import BrokerFailed
+from twicesafe.stores.memory import MemoryStore
 from twicesafe.testing import MemoryBroker
 from twicesafe.testing._memory_broker import MemorySource
 
@@ -966,3 +967,31 @@ def test_a_repeat_of_work_whose_result_was_not_kept_did_not_run(
         counted.append((report.ran, report.replayed))
     assert ran == ["a"]
     assert counted == [(1, 0), (0, 1)]
+
+
+def test_the_dead_letter_of_a_message_that_a_late_worker_completed_does_not_run_it_again() -> None:
+    """Its lease expired while it ran, and another worker gave up on the message."""
+    broker, now, ran = MemoryBroker(), [1_000_000], []
+    broker.send("orders", b"{}", id="m-1")
+    with Receiver(MemoryStore(now=lambda: now[0]), policy=Policy(max_attempts=1)) as receiver:
+
+        def drained(handler: Any) -> Report:
+            # One at a time: the worker that is late does not fetch the copy.
+            with Consumer(broker.source("orders"), receiver=receiver, batch=1) as consumer:
+                return consumer.drain(handler, idle=0.05)
+
+        def late(message: Message) -> None:
+            ran.append(message.id)
+            if len(ran) == 1:
+                now[0] += 60_000
+                broker.send("orders", b"{}", id="m-1")
+                assert drained(late).dead == 1
+                claim = current_claim()
+                assert claim is not None
+                claim.gone = True  # as its lease keeper notices, sooner or later
+
+        assert drained(late).ran == 1
+        with DeadLetters(broker.source("orders.dead")) as dead:
+            assert dead.replay(receiver, by="ann", why="again").replayed == 1
+        report = drained(late)
+    assert (report.ran, report.replayed, ran) == (0, 1, ["m-1"])

@@ -26,12 +26,12 @@ from twicesafe._core.consuming.state import (
     Revoked,
     Start,
 )
-from twicesafe._core.protocol import Abandon, ClaimRequest, Complete, Fail, Renew
+from twicesafe._core.protocol import Abandon, Ack, ClaimRequest, Complete, Fail, Renew
 from twicesafe._core.resolved_policy import ResolvedPolicy
 from twicesafe._values.keys import new_owner
 from twicesafe._values.policy import Backoff
 from twicesafe._values.records import State
-from twicesafe.errors import StoreUnavailableError
+from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
 from twicesafe.stores.memory import MemoryStore
 
 POLICY = ResolvedPolicy(Policy(lease=10, max_attempts=2, backoff=Backoff(first=0.1, most=0.1)))
@@ -295,6 +295,31 @@ def test_what_ended_in_an_outage_and_was_parked_by_another_worker_becomes_a_dead
     bench.happens()
     assert bench.record("a").state is State.PARKED
     assert len(bench.dead) == 1
+
+
+def test_a_late_worker_may_still_record_a_message_whose_dead_letter_waits() -> None:
+    """The limit that docs/how-to/dead-letters.md names: nothing withdraws the dead letter."""
+    bench = Bench()
+    late = ClaimRequest(Key("a"), new_owner(), lease=10_000)
+    bench.store.perform(ClaimRequest(Key("a"), new_owner(), lease=0))
+    fence = bench.store.perform(late).fence
+    bench.now += 11
+    bench.fetched(message("a"))
+    assert bench.record("a").state is State.PARKED
+    bench.happens()
+    ((number, job),) = bench.started()
+    assert job.claim.key == Key("dead a")
+    bench.happens(HandlerEnded(number, Raised(BrokerUnavailableError("no dead letters now"))))
+    answer = bench.store.perform(Complete(Key("a").id, late.owner, fence, 60_000, b"j1"))
+    assert answer is Ack.OK
+    bench.now += 11
+    bench.happens()
+    ((number, job),) = bench.started()
+    assert job.claim.key == Key("dead a")
+    bench.happens(HandlerEnded(number, Returned(None)))
+    bench.happens()
+    assert any(isinstance(one, Acknowledge) for one in bench.sent)
+    assert bench.record("a").state is State.COMPLETED
 
 
 def test_the_renewal_of_what_ended_in_an_outage_may_come_too_late_and_is_repeated() -> None:

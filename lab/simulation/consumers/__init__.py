@@ -30,7 +30,7 @@ __all__ = ["STUDY"]
 _OUTCOMES: Final = (
     "completed", "released", "parked", "taken over", "dead-lettered", "followed the dead",
     "given back", "died", "stopped", "committed", "marked", "looked up",
-    "renewed after its end",
+    "renewed after its end", "done after it was given up",
 )  # fmt: skip
 _AT_THE_BROKER: Final = (
     "sent", "sent again", "settled", "redelivered", "void receipt", "revoked", "released",

@@ -13,7 +13,7 @@ INVARIANTS: Final = Rules(
         # seen at the broker
         "recorded, then acknowledged": "a message is acknowledged only after it is recorded as done, or its dead letter is published and recorded",
         "most_held is kept": "a consumer holds at most most_held unsettled messages",
-        "done is not dead": "a message that is recorded as done, or that another worker runs, is not published to the dead letters",
+        "done is not dead": "a message that is recorded as done, or that another worker runs, is not published to the dead letters; unless its worker was late, and completed it after another one had given up on it",
         "dead letters repeat with a cause": "a dead letter is published again only after a crash, a lost lease or a lost answer",
         "innocents are not dead-lettered": "a message is dead-lettered for its own attempts, or behind a dead one of its key; never for its neighbour's deaths",
         # seen at the handlers

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Monitor"]
 
 _DONE = (State.COMPLETED, State.FAILED)
+_GIVEN_UP = (State.PARKED, State.HELD)
 
 
 class Monitor:
@@ -58,6 +59,7 @@ class Monitor:
             start.recorded = True
         if type(ask) is Renew and start is not None and start.ended and ask.lease > 1:
             world.seen["outcome", "renewed after its end"] += 1
+            start.renewal = "granted"
         marked = self._marks.get(ask.id)
         if marked is not None:
             self._count_lost(marked, ask, before)
@@ -66,6 +68,10 @@ class Monitor:
         world.seen["outcome", f"{after.state}"] += 1
         if after.state in _DONE:
             work.done = True
+            late = before is not None and before.state in _GIVEN_UP
+            if late and start is not None and not start.presumed:
+                work.late = True
+                world.seen["outcome", "done after it was given up"] += 1
         if type(ask) is Fail and start is not None:
             work.failed_until = world.now + RESTS.get(start.how, 0.0)
         if ask.op == "claim" and getattr(answer, "cause", None) is Cause.LEASE_EXPIRED:
@@ -81,6 +87,11 @@ class Monitor:
 
     def asking(self, process: Process, ask: Any) -> None:
         """A process sends a request."""
+        start = self._started.get(getattr(ask, "owner", b""))
+        if start is not None and ask.op == "renew" and ask.lease > 1:
+            start.renewal = "asked"
+        if start is not None and ask.op == "complete":
+            start.presumed = start.renewal == "asked"
         if ask.op in ("abandon", "complete", "fail"):
             process.asked.pop(ask.id, None)
         elif ask.op == "claim" and ask.key.scope != LANES:  # the runtime releases those
@@ -218,7 +229,9 @@ class Monitor:
         behind = isinstance(error, FollowsDeadLetter)
         world.seen["outcome", "followed the dead" if behind else "dead-lettered"] += 1
         # A worker that seemed dead may complete it after its letter was published: that letter may repeat.
-        if start.was_done and not copy.published and (world.plan.partitions or not behind):
+        # Or it completes it while the letter waits: nothing withdraws that letter.
+        expected = copy.published or work.late
+        if start.was_done and not expected and (world.plan.partitions or not behind):
             broken("done is not dead", f"{copy.position} is published: {error}")
         row = self._row(work.key.id)
         other = None
@@ -238,7 +251,7 @@ class Monitor:
             rows = [self._row(key.id) for one in same for key in (one.key, one.mark)]
             parked = any(row is not None and row.state is State.PARKED for row in rows)
             copies = [one for other in (*same, work) for one in other.copies if one is not copy]
-            given_up = any(one.failures >= PARKED for one in same)
+            given_up = any(one.failures >= PARKED or one.late for one in same)
             # In transaction mode a lane may be parked by the message itself, in an earlier delivery.
             own, neighbours = work.counted(world.plan.transactions)
             given_up |= world.plan.transactions and own + neighbours >= world.plan.max_attempts

@@ -201,22 +201,18 @@ def draw(seed: int) -> Plan:
 
 def _ended_in_outage(plan: Plan, rng: Random) -> Plan:
     """A handler ends in an outage longer than its lease. Meanwhile its message goes to another worker, which may
-    give up on it, and whose dead letter has to wait. Nothing else goes wrong."""
+    give up on it, and whose dead letter has to wait."""
     late = replace(plan.posts[0], seconds=0.4, ends=("ok",))
     at, span = round(late.at + rng.uniform(0.1, 0.39), 4), round(rng.uniform(2.0, 3.0), 4)
+    incidents = (Incident(at, "outage", 0, span), Incident(at, "dead letters away", 0, span + 1.0))
     return replace(
         plan,
         partitions=0,
         ack_wait=0.9,
         max_attempts=rng.choice((1, 1, 2)),
         seats=(*plan.seats[:1], *(plan.seats[1:] or (Seat(),))),
-        posts=(late,),
-        faults=(OpFault(0, rng.choice(FAULTS), 0.3, op="renew"),),
-        calls=(),
-        renewals=(),
-        incidents=(
-            Incident(at, "outage", 0, span),
-            Incident(at, "dead letters away", 0, span + 1.0),
-        ),
+        posts=(late, *plan.posts[1:]),
+        incidents=tuple(sorted((*plan.incidents, *incidents), key=lambda one: one.at)),
+        faults=(*plan.faults, OpFault(0, rng.choice(FAULTS), 0.3, op="renew")),
         transactions=False,
     )

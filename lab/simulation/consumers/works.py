@@ -87,7 +87,7 @@ class Start:
 
     __slots__ = (
         "claim", "committing", "copy", "dead", "died", "dies_for", "ended", "failed", "how", "left",
-        "process", "receipt", "recorded", "suspect", "was_done", "work",
+        "presumed", "process", "receipt", "recorded", "renewal", "suspect", "was_done", "work",
     )  # fmt: skip
 
     def __init__(self, process: Any, receipt: Any, claim: ActiveClaim | None, dead: bool) -> None:
@@ -107,6 +107,10 @@ class Start:
         """Transaction mode: its transaction has ended."""
         self.ended = False
         self.recorded = False
+        self.renewal = ""
+        """Asked, or granted: the renewal of its claim after it has ended."""
+        self.presumed = False
+        """Its end was sent as if that renewal had been granted."""
         self.failed = False
         self.how = ""
         self.died = False
@@ -124,7 +128,7 @@ class Work:
     """A message with its id, whatever the number of its copies."""
 
     __slots__ = (
-        "body", "copies", "done", "effects", "failed_until", "failures", "fingerprint", "key",
+        "body", "copies", "done", "effects", "failed_until", "failures", "fingerprint", "key", "late",
         "lost_claims", "mark", "name", "number", "post", "starts",
     )  # fmt: skip
 
@@ -144,6 +148,8 @@ class Work:
         self.copies: list[Copy] = []
         self.starts: list[Start] = []
         self.done = False
+        self.late = False
+        """Its worker completed it after another one had given up on it."""
         self.lost_claims = 0
         """Claims that were counted and led to no start: their worker died in between, or was cut off."""
         self.failed_until = 0.0
