@@ -331,6 +331,40 @@ def test_wsgi_an_exception_after_the_head_is_the_servers_to_see():
     assert server()[4:6] == ["claim", "500"]
 
 
+@pytest.mark.item("E4", "E7")
+def test_wsgi_a_problem_never_follows_a_part_of_the_response():
+    """Granian takes a second head with `exc_info` and does not send it: the cut would look complete."""
+    heads: list[Any] = []
+
+    def pieces() -> Any:
+        yield b"1"
+        raise RuntimeError("cut")
+
+    def app(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return pieces()
+
+    server = WsgiServer(app)
+    server.start_response = lambda status, fields, *error: heads.append(error)  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="cut"):
+        server()
+    assert heads == [()]
+
+
+@pytest.mark.item("E4")
+def test_wsgi_only_a_second_head_has_exc_info():
+    """On Python 3.11, uWSGI fails if a first head has it."""
+    heads: list[Any] = []
+
+    def app(environ: Any, start_response: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    server = WsgiServer(app)
+    server.start_response = lambda status, fields, *error: heads.append((status[:3], *error))  # type: ignore[method-assign]
+    assert "outcome-unknown" in server()[-1]
+    assert heads == [("500",)]
+
+
 @pytest.mark.item("E6")
 def test_wsgi_a_short_body_is_refused_and_a_terminated_one_is_read_to_its_end():
     server = WsgiServer(streaming(b"1"))
