@@ -39,9 +39,8 @@ class WsgiExchange:
             self._body = self._context.run(app, environ, self.start_response)
             if isinstance(self._body, (list, tuple)):
                 return self._whole(self._body)
-            if (
-                self._recording.has_no_body
-            ):  # Granian sends the head before it takes the first chunk
+            if self._recording.has_no_body:
+                # Granian sends the head before it takes the first chunk
                 return self._whole(self._context.run(list, self._body))
             self._chunks = iter(self._body)
         except BaseException as error:
