@@ -167,8 +167,8 @@ class AsgiExchange:
             if not last:
                 self._stream()
             if self._head is not None:
-                head, self._head = self._head, None
-                await self._send_to_client(head)
+                kept, self._head = self._head, None
+                await self._send_to_client(kept)
             await self._send_to_client(message)
             if last:
                 self._tell()
