@@ -228,6 +228,21 @@ async def test_a_handler_that_ends_before_its_response_is_held(said: list[Any]):
     assert await rerun.state() is State.RELEASED
 
 
+@pytest.mark.item("E4")
+async def test_a_handler_that_fails_after_a_head_without_a_body_is_answered():
+    """Nothing was sent yet, so the client learns that the outcome is unknown."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start(204))
+        raise ValueError("a bug")
+
+    server = Server(app)
+    with pytest.raises(ValueError, match="a bug"):
+        await server.call()
+    assert [message.get("status") for message in server.sent] == [500, None]
+    assert await server.state() is State.HELD
+
+
 async def test_after_its_response_the_application_hears_of_the_disconnect():
     heard = []
 

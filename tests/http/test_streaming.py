@@ -161,6 +161,34 @@ def test_the_record_is_written_before_the_last_chunk_is_sent():
     ]  # fmt: skip
 
 
+@pytest.mark.item("T2", "R7")
+@pytest.mark.parametrize(
+    "status, fields", [(204, []), (304, []), (201, [(b"content-length", b"0")])]
+)
+def test_the_record_of_a_response_without_a_body_is_written_before_its_head_is_sent(
+    status: int, fields: Any
+):
+    """uvicorn sends a head at once, gunicorn with an empty chunk. Then the client has the whole response."""
+    start = {"status": status, "headers": fields}
+    sent = ["claim", "complete", "http.response.start", ""]
+    assert asgi_order(start, [{"body": b""}]) == sent
+    assert asgi_order(start, [{"body": b"", "more_body": True}, {"body": b""}]) == [*sent, ""]
+    length = 0 if fields else None
+    wsgi_server = WsgiServer(streaming(b"", status=f"{status} X", length=length))
+    assert wsgi_server() == ["claim", str(status), "complete", ""]
+
+    def late(environ: Any, start_response: Any) -> Any:
+        yield from streaming(b"", status=f"{status} X", length=length)(environ, start_response)
+
+    assert WsgiServer(late)() == ["claim", str(status), "complete", ""]
+
+
+def test_wsgi_the_record_is_written_before_the_server_gets_a_response_without_a_body():
+    """Granian sends the head before it takes the first chunk."""
+    server = WsgiServer(streaming(status="204 No Content"))
+    assert server(take=0) == ["claim", "204", "complete"]
+
+
 @pytest.mark.item("E4", "E7", "T2")
 @pytest.mark.parametrize("policy", [HttpPolicy(), HttpPolicy(takeover="retry")])
 def test_a_short_response_ends_its_attempt_before_its_last_chunk_is_sent(policy: HttpPolicy):
@@ -189,6 +217,8 @@ class WsgiServer:
         }  # fmt: skip
         setup_testing_defaults(environ)
         body = self.layer(environ, self.start_response)
+        if take == 0:
+            return list(self.order)
         for count, chunk in enumerate(body, 1):
             self.order.append(chunk.decode())
             if count == take:
@@ -299,6 +329,40 @@ def test_wsgi_an_exception_after_the_head_is_the_servers_to_see():
         server()
     assert server.order == ["claim", "200", "1", "fail"]
     assert server()[4:6] == ["claim", "500"]
+
+
+@pytest.mark.item("E4", "E7")
+def test_wsgi_a_problem_never_follows_a_part_of_the_response():
+    """Granian takes a second head with `exc_info` and does not send it: the cut would look complete."""
+    heads: list[Any] = []
+
+    def pieces() -> Any:
+        yield b"1"
+        raise RuntimeError("cut")
+
+    def app(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return pieces()
+
+    server = WsgiServer(app)
+    server.start_response = lambda status, fields, *error: heads.append(error)  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="cut"):
+        server()
+    assert heads == [()]
+
+
+@pytest.mark.item("E4")
+def test_wsgi_only_a_second_head_has_exc_info():
+    """On Python 3.11, uWSGI fails if a first head has it."""
+    heads: list[Any] = []
+
+    def app(environ: Any, start_response: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    server = WsgiServer(app)
+    server.start_response = lambda status, fields, *error: heads.append((status[:3], *error))  # type: ignore[method-assign]
+    assert "outcome-unknown" in server()[-1]
+    assert heads == [("500",)]
 
 
 @pytest.mark.item("E6")

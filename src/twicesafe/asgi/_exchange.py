@@ -42,6 +42,7 @@ class AsgiExchange:
         "_ending",
         "_exchange",
         "_has_ended",
+        "_head",
         "_inner",
         "_is_gone",
         "_is_told",
@@ -72,6 +73,9 @@ class AsgiExchange:
         self._has_ended = False
         """The application has ended: a disconnect no longer matters to it."""
         self._delivered = self._streams = False
+        self._head: Message | None = None
+        """The head of a response without a body. Some servers send a head at once, and then the client has the
+        whole response. So it is kept back until the record is written."""
         self._linger_is_over = self._disconnect_reported = False
         self._is_told = False
         """The application may learn that its client has disconnected."""
@@ -115,7 +119,7 @@ class AsgiExchange:
 
     async def _end_unfinished(self, failure: BaseException | None) -> BaseException | None:
         """The application has ended before its response was complete."""
-        started = self._recording.status != 0
+        started = self._recording.status != 0 and self._head is None
         ended = await drive_async(self._exchange.ended(failure, started=started), perform)
         if ended.response is not None:
             await answer(self._send_to_client, ended.response)
@@ -148,7 +152,11 @@ class AsgiExchange:
             self._inner.copy_to_outer()
             if self._recording.is_event_stream:
                 self._stream()
-            await self._send_to_client({**message, "headers": fields})
+            head = {**message, "headers": fields}
+            if self._recording.has_no_body:
+                self._head = head
+            else:
+                await self._send_to_client(head)
         elif kind != "http.response.body":
             await self._send_to_client(message)  # trailers and early hints are not recorded
         else:
@@ -158,6 +166,9 @@ class AsgiExchange:
                 await settle_fast(self._exchange)
             if not last:
                 self._stream()
+            if self._head is not None:
+                kept, self._head = self._head, None
+                await self._send_to_client(kept)
             await self._send_to_client(message)
             if last:
                 self._tell()

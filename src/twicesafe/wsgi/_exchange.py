@@ -29,6 +29,8 @@ class WsgiExchange:
         self._exchange, self._recording = exchange, exchange.recording
         self._context, self._own, self._respond = context, own, start_response
         self._over = self._closed = False
+        self._has_begun = self._has_sent = False
+        """The server has got a head; it has got a part of the body, and has sent both."""
         self._body: Iterable[bytes] = ()
         self._chunks: Iterator[bytes] = iter(())
 
@@ -37,6 +39,9 @@ class WsgiExchange:
             self._body = self._context.run(app, environ, self.start_response)
             if isinstance(self._body, (list, tuple)):
                 return self._whole(self._body)
+            if self._recording.has_no_body:
+                # Granian sends the head before it takes the first chunk
+                return self._whole(self._context.run(list, self._body))
             self._chunks = iter(self._body)
         except BaseException as error:
             return self._failed(error)
@@ -59,12 +64,14 @@ class WsgiExchange:
         headers = headers if isinstance(headers, list) else list(headers)  # read twice
         more = () if exc_info is None else (exc_info,)
         server_write = self._own.run(self._respond, status, headers, *more)
+        self._has_begun = True
         lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         self._recording.start(int(status[:3]), lines)
 
         def write(data: bytes) -> object:
             if self._recording.feed(data):
                 self._settle()
+            self._has_sent = True
             return self._own.run(server_write, data)
 
         return write
@@ -112,6 +119,7 @@ class WsgiExchange:
         chunk: bytes = self._context.run(next, self._chunks)
         if self._recording.feed(chunk):
             self._settle()
+        self._has_sent = True
         return chunk
 
     def _settle(self) -> None:
@@ -135,12 +143,14 @@ class WsgiExchange:
             raise
 
     def _failed(self, error: BaseException) -> list[bytes]:
-        """The application raised. Only the server knows whether the head can still be replaced."""
+        """The application raised. After a part of the body, the server must see the error and cut the response:
+        not every server refuses a second head then (Granian does not). Before that, a head can be replaced."""
         self._over = True
-        ended = drive(self._exchange.ended(error), perform)
+        ended = drive(self._exchange.ended(error, started=self._has_sent), perform)
         self.close()
         if ended.response is None or not isinstance(error, Exception):
             raise error
         if ended.error is not None:
             _log.error("the handler of a keyed request failed", exc_info=error)
-        return answer(self._respond, ended.response, error)
+        # uWSGI fails if it gets an error with a first head
+        return answer(self._respond, ended.response, error if self._has_begun else None)

@@ -117,6 +117,7 @@ class ResponseRecording:
         "_fields",
         "_kept_names",
         "_policy",
+        "has_no_body",
         "is_event_stream",
         "overflowed",
         "redact_error",
@@ -130,6 +131,8 @@ class ResponseRecording:
         self._fields: list[tuple[bytes, bytes]] = []
         """The fields to store."""
         self._declared: int | None = None
+        self.has_no_body = False
+        """The head is the whole response: the client sees its end as soon as the head is sent."""
         self.is_event_stream = False
         """The response may never end."""
         self.overflowed = False
@@ -158,8 +161,12 @@ class ResponseRecording:
                 names -= {option.strip().lower() for option in value.split(b",")}
                 fields = [field for field in fields if field[0] in names]
         self._fields, self._declared = fields, None
-        if length is not None and length.isdigit() and status not in (204, 304):
-            self._declared = int(length)
+        if status in (204, 304):
+            self.has_no_body = True
+        else:
+            if length is not None and length.isdigit():
+                self._declared = int(length)
+            self.has_no_body = self._declared == 0
 
     def feed(self, data: bytes) -> bool:
         """Record a piece of the body. True: it reached the announced length, so it is the last."""
@@ -170,7 +177,7 @@ class ResponseRecording:
                 self._chunks.clear()
             else:
                 self._chunks.append(bytes(data))
-        return self._declared is not None and self.size == self._declared and self.size > 0
+        return self.has_no_body or self.size == self._declared
 
     def end(self) -> Ending:
         """The handler has ended its response."""
