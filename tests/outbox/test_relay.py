@@ -261,6 +261,10 @@ def test_an_operators_mistakes_are_reported(outbox: Outbox):
         outbox.retry("zz", by="ana")
     with pytest.raises(UsageError, match="by="):
         outbox.skip("00" * 16, by=" ")
+    with pytest.raises(UsageError, match="by= must be text"):
+        outbox.skip("00" * 16, by="\ud800")
+    with pytest.raises(UsageError, match="why= must be text"):
+        outbox.retry("00" * 16, by="ana", why="\udcff")
     with pytest.raises(UsageError, match="limit"):
         outbox.parked(0)
 
