@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -78,6 +79,37 @@ def test_a_function_as_publisher(mode: RelayMode, put: Put):
     put("1", "2", key="k")
     assert mode.relay(send if mode.name == "sync" else send_async).drain() == 2
     assert got == ["1", "2"]
+
+
+def test_an_object_with_an_async_call_is_awaited(mode: RelayMode, put: Put):
+    got: list[str] = []
+
+    class Sender:
+        async def __call__(self, message: Message) -> None:
+            got.append(message.body.decode())
+
+    put("1", "2", key="k")
+    assert mode.relay(functools.partial(Sender())).drain() == 2
+    assert got == ["1", "2"]
+
+
+def test_a_function_whose_work_has_not_run_publishes_nothing(
+    mode: RelayMode, outbox: Outbox, put: Put
+):
+    """Their rows would be deleted, and nothing was sent."""
+
+    async def send(_: Message) -> None:
+        raise AssertionError("nothing awaits it")
+
+    def send_later(_: Message) -> Iterator[None]:
+        yield
+
+    put("1")
+    for unsent in (lambda message: [send(message)][0], send_later):
+        with pytest.raises(BrokerUnavailableError, match="nothing was sent"):
+            mode.relay(unsent).drain()
+    assert outbox.depth().pending == 1
+    assert outbox.depth().resting_lanes == 0
 
 
 def test_what_commits_late_is_not_skipped(
@@ -229,6 +261,10 @@ def test_an_operators_mistakes_are_reported(outbox: Outbox):
         outbox.retry("zz", by="ana")
     with pytest.raises(UsageError, match="by="):
         outbox.skip("00" * 16, by=" ")
+    with pytest.raises(UsageError, match="by= must be text"):
+        outbox.skip("00" * 16, by="\ud800")
+    with pytest.raises(UsageError, match="why= must be text"):
+        outbox.retry("00" * 16, by="ana", why="\udcff")
     with pytest.raises(UsageError, match="limit"):
         outbox.parked(0)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -173,6 +173,7 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
     headers=st.dictionaries(NAMES, TEXTS, max_size=15),
     key=TEXTS | st.none(),
 )
+@example(body=b"", headers={"a": "\uffff"}, key="\ufffe")
 def test_any_body_key_and_headers_come_back(body: bytes, headers: dict[str, str], key: str | None):
     """And what SQS gets has no more attributes than it allows, and only characters that it allows."""
     entry = entry_of(Message("id", "orders", body, key, headers), "orders", 0)
@@ -180,7 +181,7 @@ def test_any_body_key_and_headers_come_back(body: bytes, headers: dict[str, str]
     assert 1 <= len(attributes) <= MOST_ATTRIBUTES
     for text in (entry["MessageBody"], *(one["StringValue"] for one in attributes.values())):
         assert text
-        assert not _FORBIDDEN.search(text) or text in (headers or {}).values()
+        assert not _FORBIDDEN.search(text)
     found = headers_of(attributes)
     assert body_of(entry["MessageBody"], found.get(BODY)) == body
     assert found.get(KEY) == key

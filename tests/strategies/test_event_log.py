@@ -149,6 +149,23 @@ def test_a_projection_applies_each_event_once_and_can_be_replayed(logged: Door):
     assert [advance(9), seen()] == [0, [0, 1, 2]]
 
 
+def test_an_event_whose_function_has_not_run_is_not_applied(open_kind: Callable[[str], Door]):
+    door = open_kind("sqlite3")
+    log = EventLog()
+
+    async def write(_: Any, __: Event) -> None:
+        raise AssertionError("nothing awaits it")
+
+    with door.transaction() as connection:
+        log.create(connection)
+        log.append(connection, "a", 1, id="e1")
+    totals = Projection(log, "totals", write)
+    with pytest.raises(UsageError, match="is async"), door.transaction() as connection:
+        totals.advance(connection)
+    with door.transaction() as connection:
+        assert totals.position(connection) == (0, 0)
+
+
 # --- more than one at a time ---------------------------------------------------------------------
 
 

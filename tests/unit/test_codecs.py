@@ -296,6 +296,20 @@ class Stack(list[int]):
     pass
 
 
+class Hits(list[int]):
+    """Equality does not see its attributes."""
+
+    __slots__ = ("cursor", "total")
+
+    def __init__(self, items: typing.Iterable[int] = (), total: int = 0) -> None:
+        super().__init__(items)
+        self.total = total
+
+
+class Word(str):  # noqa: SLOT000 - with attributes
+    language: Any = "en"
+
+
 Alias = NewType("Alias", Order)
 SameNames = collections.namedtuple("SameNames", "a b")  # noqa: PYI024 - the old way too
 LINE = Line("a", Decimal("1.50"), Color.BLUE)
@@ -563,6 +577,29 @@ def test_cycles_and_depth_are_refused():
             encode(nested)
 
 
+def test_a_subclass_of_a_builtin_keeps_its_attributes():
+    hits = Hits([1, 2], total=9)
+    word = Word("mot")
+    word.language = LINE
+    again = decode(encode((hits, word), tuple[Hits, Word, Line]), tuple[Hits, Word, Line])
+    assert again == (hits, word)
+    assert (type(again[0]), again[0].total, hasattr(again[0], "cursor")) == (Hits, 9, False)
+    assert (type(again[1]), again[1].language) == (Word, LINE)
+
+
+def test_a_subclass_of_a_builtin_with_an_attribute_that_cannot_be_stored_is_refused():
+    word = Word("mot")
+    word.language = object()
+    with pytest.raises(NotStorableError, match=r"value\.language is a builtins\.object"):
+        encode(word, Word)
+
+
+def test_a_zone_whose_name_is_not_unicode_is_refused():
+    zone = timezone(timedelta(hours=1), "\ud800")
+    with pytest.raises(NotStorableError, match="without a name or a fixed offset"):
+        encode(datetime(2026, 1, 1, tzinfo=zone))
+
+
 # -- hostile bytes ----------------------------------------------------------------------------
 
 
@@ -601,6 +638,7 @@ HOSTILE = [
     tagged(tag="enum", c="Color", v="NOPE"), tagged(tag="enum", c="Color", v="__class__"), tagged(tag="enum", c="Color", v=["RED"]), tagged(tag="enum", c="Line", v="RED"), tagged(tag="enum", c="Bits", v="A"),
     tagged(tag="enum", c="Color", v="mro"), tagged(tag="model", c="Line", v={}), tagged(tag="model", c="Site", v={"url": 5}), tagged(tag="model", c="Color", v=1),
     tagged(tag="based", c="Line", v={}), tagged(tag="based", c="Stack", v=5), tagged(tag="based", c="str", v=5),
+    tagged(tag="based", c="Stack", v=[], s=5), tagged(tag="based", c="Stack", v=[], s={"__class__": 5}), tagged(tag="based", c="Stack", v=[], s={"__dict__": {}}), tagged(tag="based", c="Tag", v="x", s={"a": 1}),
     b'j{"py/object": "os.system"', b't{"py/reduce": [',
 ]  # fmt: skip
 

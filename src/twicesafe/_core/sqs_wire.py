@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import json
 import re
 import uuid
 from collections.abc import Mapping
@@ -93,7 +94,7 @@ def _attributes(fixed: Mapping[str, str | None], headers: Mapping[str, str]) -> 
         return fine
     kept = dict(list(fine.items())[: MOST_ATTRIBUTES - 1])
     rest = {name: value for name, value in wanted.items() if name not in kept}
-    return kept | {HEADERS: msgspec.json.encode(rest).decode()}
+    return kept | {HEADERS: json.dumps(rest)}  # in ASCII, which SQS always allows
 
 
 def _fits(name: str, value: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["BASES", "Shape", "base_of", "shape_of"]
+__all__ = ["BASES", "Shape", "attributes_of", "base_of", "shape_of", "with_attributes"]
 
 _ABSENT: Final = object()
 
@@ -147,3 +147,19 @@ BASES: Final[dict[type, Any]] = {
 def base_of(cls: type) -> type | None:
     """The builtin that a class derives from, if it is one of `BASES`."""
     return next((base for base in BASES if issubclass(cls, base)), None)
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """What an object of a class derived from a builtin holds in addition to the builtin's content."""
+    state = object.__getstate__(value)
+    parts = state if isinstance(state, tuple) else (state,)
+    return {name: held for part in parts if part for name, held in part.items()}
+
+
+def with_attributes(built: Any, held: dict[str, Any]) -> Any:
+    """Set these attributes, which may come from a hostile source: none with a meaning for Python."""
+    for name, value in held.items():
+        if name.startswith("__"):
+            raise AttributeError("not an attribute of the class's own")
+        object.__setattr__(built, name, value)
+    return built

@@ -347,6 +347,10 @@ def _unpark(lane: str, skip: bool, by: str, why: str) -> Unpark:
 def _reason(given: object, what: str) -> str:
     if not isinstance(given, str) or "\0" in given or len(given) > 255:
         raise UsageError(f"{what}= must be text of at most 255 characters")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what}= must be text (valid Unicode)") from None
     return given
 
 

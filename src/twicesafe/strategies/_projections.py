@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
+from .._core.handler_kind import expect_done
 from .._transactions import Dialect, async_of, of
 from ..errors import StoreError, UsageError
 from ..stores._base import Program
@@ -112,7 +113,7 @@ class Projection(_Follower):
         mine.check()
         events = mine.run(self._next(mine, limit))
         for event in events:
-            self._apply(connection, event)
+            expect_done(self._apply(connection, event), f"the function of projection {self.name!r}")
         if events:
             mine.run(self._save_position(mine, events[-1].position))
         return len(events)

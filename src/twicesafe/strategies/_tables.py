@@ -39,7 +39,8 @@ class _Named:
             raise UsageError("key= is empty: name the unique columns")
 
     def _columns(self, row: Mapping[str, Any]) -> list[str]:
-        if missing := [name for name in self.key if name not in row]:
+        # NULL equals no other NULL, so each repeat would be a new row.
+        if missing := [name for name in self.key if row.get(name) is None]:
             raise UsageError(f"the row has no value for its key: {', '.join(missing)}")
         return [identifier(name, "column") for name in row]
 

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from ...errors import CorruptRecordError
-from ..object_fields import BASES, shape_of
+from ..object_fields import BASES, shape_of, with_attributes
 from .annotations import classes_in
 from .tagged import MAX_DEPTH, is_zone_name
 
@@ -93,7 +93,8 @@ class _Reader:
     def based(self, node: Any, depth: int) -> Any:
         cls = self._class(node, tuple(BASES))
         inner = self.value(node["v"], depth)
-        return self._build(cls, lambda: cls(inner))
+        held = self._fields(node.get("s", {}), depth)
+        return self._build(cls, lambda: with_attributes(cls(inner), held))
 
     def _build(self, cls: type, build: Callable[[], Any]) -> Any:
         try:

@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 
 from ...errors import NotStorableError
-from ..object_fields import BASES, Shape, base_of, shape_of
+from ..object_fields import BASES, Shape, attributes_of, base_of, shape_of
 from .annotations import classes_in
 
 __all__ = ["MAX_DEPTH", "is_zone_name", "to_tagged"]
@@ -91,8 +91,7 @@ class _Writer:
         base = base_of(kind)
         if base is not None:
             self._require_declared(kind)
-            inner = BASES[base](value)
-            return {"$": "based", "c": name, "v": self.within(value, lambda: self.form(inner))}
+            return self.within(value, lambda: self._based(value, name, BASES[base](value)))
         return self._refuse(
             f"is a {kind.__module__}.{name}, which cannot be stored: return plain data, a "
             "dataclass or a model, or give the policy a codec that knows it"
@@ -111,6 +110,11 @@ class _Writer:
             if dumped is None:
                 raise
             return {"$": "model", "c": name, "v": dumped[0]}
+
+    def _based(self, value: Any, name: str, inner: Any) -> Any:
+        form = {"$": "based", "c": name, "v": self.form(inner)}
+        held = attributes_of(value)
+        return {**form, "s": self._fields(".{:.40}", held)} if held else form
 
     def _require_declared(self, kind: type) -> None:
         self.rich = True
@@ -182,8 +186,8 @@ class _Writer:
             # Not None only if the offset does not depend on the date: datetime.timezone, and
             # similar classes of pydantic and of drivers, which come back as a datetime.timezone.
             offset = zone.utcoffset(None)
-            if offset is not None:
-                name = zone.tzname(None) if type(zone) is timezone else None
+            name = zone.tzname(None) if type(zone) is timezone else None
+            if offset is not None and _is_text(name or ""):
                 plain = timezone(offset).tzname(None)
                 return {
                     "o": offset // _MICROSECOND,

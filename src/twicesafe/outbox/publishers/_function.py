@@ -8,13 +8,13 @@ while others can.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from ..._core.handler_kind import expect_done, problem_of
 from ..._core.outbox.publisher import NOT_TRIED, Answer
 from ..._core.outbox.requests import Message
-from ...errors import BrokerUnavailableError, ConfigurationError
+from ...errors import BrokerUnavailableError, ConfigurationError, UsageError
 
 __all__ = ["CallablePublisher", "publisher_of"]
 
@@ -38,7 +38,7 @@ class CallablePublisher:
         answers: list[Answer] = [NOT_TRIED] * len(messages)
         for place, message in enumerate(messages):
             try:
-                self._send(message)
+                _expect_sent(self._send(message))
             except Exception as error:
                 answers[place] = error
                 break
@@ -73,6 +73,17 @@ class AsyncCallablePublisher:
         """Nothing to close."""
 
 
+def _expect_sent(returned: object) -> None:
+    """Refuse what a plain function returned if its work has not run: a coroutine or a generator.
+
+    No message is to blame, so none is counted as refused.
+    """
+    try:
+        expect_done(returned, "the function that publishes")
+    except UsageError as error:
+        raise BrokerUnavailableError(f"nothing was sent: {error}", blames="none") from None
+
+
 def _answer_of(end: object) -> Answer:
     """What a call of ``send`` returned or raised. A cancelled one may have been sent or not."""
     if not isinstance(end, BaseException) or isinstance(end, Exception):
@@ -84,10 +95,9 @@ def publisher_of(given: Any) -> Any:
     """The publisher for a relay's argument: itself, or a wrapper for a function of one message."""
     if callable(getattr(given, "publish", None)):
         return given
-    if inspect.iscoroutinefunction(given):
-        return AsyncCallablePublisher(given)
     if callable(given):
-        return CallablePublisher(given)
+        is_async = problem_of(given) == "async"
+        return AsyncCallablePublisher(given) if is_async else CallablePublisher(given)
     raise ConfigurationError(
         f"a relay needs a publisher, a URL or a function of one message, not {type(given).__name__}"
     )
