@@ -153,7 +153,7 @@ def test_other_metadata_and_other_methods_are_left_alone(bank: Bank):
         assert list(channel.unary_stream(LIST)(b"", metadata=[("a", "b")], timeout=120)) == [b"one"]
         charge(channel, metadata=[("a", "b"), ("idempotency-key", '"given"')])
     assert bank.keys == [None, "given"]
-    assert 0 < bank.left[0] < 25  # the call's own time-out, as gRPC rounds it
+    assert 0 < bank.left[0] < 125  # the call's own time-out, as gRPC rounds it
 
 
 def test_a_method_alone_is_not_several():

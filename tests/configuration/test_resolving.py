@@ -107,6 +107,7 @@ def test_the_line_is_that_of_the_setting(tmp_path: Path):
     assert [e.message.partition(": ")[0].removeprefix(str(path)) for e in problems(path, {})] == [
         ":8",
         ":9",
+        ":4",
     ]
     path.write_text("[policy]\nlease = 60\n\nmax_lease = 30\n")
     (only,) = problems(path, {})

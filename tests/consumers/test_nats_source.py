@@ -251,7 +251,7 @@ def test_receipts_of_a_durable_that_is_gone_are_void(stage: Stage):
         (sent,) = stage.send()
         (old,) = stage.gather(member, sent.id).values()
         stage.ask(lambda js: js.delete_consumer(stage.stream, "billing"))
-        with pytest.raises(BrokerUnavailableError, match="no such durable"):
+        with pytest.raises(BrokerUnavailableError, match="the durable no longer exists"):
             member.acknowledge([old.receipt])
         (new,) = stage.gather(member, sent.id).values()
         assert new.message.deliveries == 1

@@ -240,7 +240,7 @@ def test_other_options_of_the_url_stay(place: str):
 
 def test_the_secret_is_not_shown_and_not_pickled():
     assert repr(HIDDEN) == "<HiddenKeys>"
-    with pytest.raises(UsageError, match="not pickled"):
+    with pytest.raises(UsageError, match="cannot be pickled"):
         pickle.dumps(HIDDEN)
 
 

@@ -120,7 +120,7 @@ def test_a_public_key_is_no_shared_secret():
     pair = Pair("mldsa44")
     known = PUBLIC["mldsa44"].public_bytes_raw()
     forged = KeySigner("shop-1", known, audience="payments", clock=lambda: pair.now).sign("tx-123")
-    pair.refuses("tx-123", forged, "another algorithm")
+    pair.refuses("tx-123", forged, "does not use the algorithm")
     pair.refuses("tx-123", forged.replace(".hs3.", ".mldsa44."), "does not match")
 
 
@@ -131,7 +131,7 @@ def test_no_other_algorithm_can_be_named(algorithm: str):
     signature = pair.signer.sign("tx-123")
     for name in ("none", "", "hs2", "HS3", *(other for other in PRIVATE if other != algorithm)):
         pair.refuses(
-            "tx-123", signature.replace(f".{algorithm}.", f".{name}."), "another algorithm"
+            "tx-123", signature.replace(f".{algorithm}.", f".{name}."), "does not use the algorithm"
         )
 
 
@@ -176,7 +176,7 @@ def test_signers_change_their_keys_one_by_one():
     for signer in signers:
         both.verify("tx-1", signer.sign("tx-1"))
     alone = KeyVerifier({"new": new.public_key()}, audience="payments", clock=lambda: now)
-    with pytest.raises(UntrustedKeyError, match=r"not trusted \(any more\)"):
+    with pytest.raises(UntrustedKeyError, match=r"no longer trusted"):
         alone.verify("tx-1", signers[0].sign("tx-1"))
 
 

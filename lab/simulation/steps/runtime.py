@@ -124,8 +124,6 @@ class Runtime:
 
     def run(self, work: Any) -> Any:
         """As the async runtime does."""
-        if self._caller is None or self._caller.over:
-            self._caller = getcurrent()
         flow = deliver_run(work) if isinstance(work, Call) else work
         return self._run(lambda run: drive(flow, run.perform))
 
@@ -138,6 +136,8 @@ class Runtime:
         return self._run(lambda run: take_fast(state, call, run))
 
     def _run(self, work: Callable[[FlowRun], Any]) -> Any:
+        if self._caller is None or self._caller.over:
+            self._caller = getcurrent()
         run = FlowRun(self)
         try:
             found = work(run)

@@ -12,6 +12,7 @@ id, the messages that a handler publishes and the offset of its message commit t
     _calls          how a message becomes a call: its key, its handler, its dead letter
     _publishing     Kafka transaction mode
     _cancellations  a cancellation inside a handler is that handler's failure
+    _django         closes dead connections of Django before each handler
     _signals        SIGTERM and SIGINT stop the consumers of the main thread
     _dead_letters   a dead letter as a message
     _replaying      `DeadLetters`: look at them, replay or discard them; `_letters` chooses them
