@@ -243,6 +243,7 @@ def test_help_breaks_a_line_only_where_the_terminal_ends(
             assert len(f" {before} {after.split()[0]} ") > width, f"broken after: {before}"
         assert "Example: " not in after.removeprefix("Example: ")
     assert not re.search(r"<int[^>]*>", text), "N is shorter"
+    assert not re.search(r"(?i)\bbool", text), "a switch takes no value"
 
 
 def test_no_command_shows_what_there_is(line: Line):
