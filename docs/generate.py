@@ -1252,7 +1252,7 @@ def _for_users(home: ModuleType) -> str:
                     f"{parts.pop().removesuffix('```')}\n{block.removeprefix('```text' + chr(10))}"
                 )
             parts.append(block)
-    return "\n\n".join(parts)
+    return re.sub(r"docs/([\w-]+/([\w-]+)\.md)", r"[\2](../\1)", "\n\n".join(parts))
 
 
 def _shown(value: object) -> str:
