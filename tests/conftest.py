@@ -47,18 +47,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Processes that collect everything begin in different folders: then what one compiles in a fresh clone, the
-    others find compiled. Before, each of them compiled all of it. `pytest_collection_modifyitems` restores the order.
-    """
-    worker = getattr(config, "workerinput", None)
-    if worker is not None and config.args == ["tests"]:
-        folders = sorted(str(path.parent) for path in Path(__file__).parent.glob("*/test_*.py"))
-        folders = list(dict.fromkeys(folders))
-        begin = int(worker["workerid"].removeprefix("gw")) * len(folders) // worker["workercount"]
-        config.args = folders[begin:] + folders[:begin]
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is collected stays to the end: no collection of garbage needs to look at it, now or later."""
@@ -77,10 +65,9 @@ SLOW = {"lab", "kill", "crash", "regions"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no process is left alone with it at the end of a run."""
 
-    def rank(item: pytest.Item) -> tuple[int, str]:
+    def rank(item: pytest.Item) -> int:
         limit = item.get_closest_marker("timeout")
-        slow = 0 if limit and limit.args[0] > 300 else 1 if item.path.parent.name in SLOW else 2
-        return slow, str(item.path)
+        return 0 if limit and limit.args[0] > 300 else 1 if item.path.parent.name in SLOW else 2
 
     items.sort(key=rank)
 
