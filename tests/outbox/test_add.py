@@ -182,6 +182,8 @@ def test_nothing_to_add(outbox: Outbox, caller: Callable[[], Any]):
         ({"key": "k" * 256}, "key="),
         ({"key": "\ud800"}, "key="),
         ({"body": object()}, "JSON"),
+        ({"body": float("nan")}, "NaN"),
+        ({"body": {"sums": [1.5, float("inf")], "none": None}}, "NaN"),
         ({"body": b"x" * 1_000_001}, "max_bytes"),
         ({"id": "a b"}, "id="),
         ({"id": ""}, "id="),
