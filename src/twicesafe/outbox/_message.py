@@ -112,7 +112,7 @@ def _body(given: object) -> tuple[bytes, str]:
 def _refuse_nan(given: object) -> None:
     """msgspec writes NaN and infinity as null: the number would be lost without a word."""
     try:
-        json.dumps(msgspec.to_builtins(given), allow_nan=False)
+        json.dumps(msgspec.to_builtins(given, enc_hook=repr), allow_nan=False)  # of `msgspec.Raw`
     except ValueError:
         raise ValueError("JSON has no NaN and no infinity") from None
 
