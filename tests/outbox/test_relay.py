@@ -463,7 +463,7 @@ def test_an_exit_in_the_main_thread_ends_the_program(outbox: Outbox, put: Put, b
 
 
 @pytest.mark.parametrize("answers", [[True], ["sent"], "x", [ValueError], [KeyboardInterrupt()]])
-def test_a_publisher_with_other_answers_is_told_what_to_return(
+def test_the_error_for_other_answers_says_what_to_return(
     mode: RelayMode, outbox: Outbox, put: Put, answers: Any
 ):
     class Odd(Broker):
