@@ -405,7 +405,8 @@ def _broken(key: Key, because: str = "") -> AtomicityBrokenError:
     return AtomicityBrokenError(
         "the handler ended the caller's transaction: it committed, rolled back, ran a statement "
         f"that commits implicitly, or continued after an error{because and f' ({because})'}; the "
-        "work is not recorded as done; if part of it was committed, the key is held until an "
-        "operator decides; let the caller commit, and use savepoints in the handler",
+        "work is not recorded as done; if the handler committed the transaction, the key is held until an "
+        "operator decides; if it rolled back, the next delivery runs, although the handler may have committed "
+        "something since; let the caller commit, and use savepoints in the handler",
         key=key,
     )
