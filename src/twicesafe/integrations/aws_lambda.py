@@ -44,7 +44,7 @@ from .._values.settings import seconds
 from ..errors import UsageError
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
-from ..receiver._batches import whole
+from ..receiver._batches import checked_concurrency
 from ..receiver._queue_delivery import policy_for_redelivery, queue_decides, verdicts_on
 
 __all__ = ["BatchAnswer", "LambdaContext", "batch_handler", "event_handler"]
@@ -86,7 +86,7 @@ def batch_handler(
     """
     check_receiver(receiver, Receiver, "batch_handler")
     policy = policy_for_redelivery(receiver.policy, "queues")
-    most = whole(concurrency)
+    most = checked_concurrency(concurrency)
 
     def decorate(
         function: Callable[[Message], Any],

@@ -25,16 +25,10 @@ from .._core.durable.run_requests import DueRun
 from .._forking import without_children
 from .._values.closed import require_open
 from .._values.context import key_scope
-from .._values.settings import Duration, seconds
-from ..errors import (
-    ConfigurationError,
-    CorruptRecordError,
-    DuplicateError,
-    SuspendedError,
-    TwicesafeError,
-)
+from .._values.settings import Duration, expect, seconds
+from ..errors import CorruptRecordError, DuplicateError, SuspendedError, TwicesafeError
 from ._base import ReceiverBase
-from ._batches import whole
+from ._batches import checked_concurrency
 
 if TYPE_CHECKING:
     import asyncio
@@ -110,7 +104,7 @@ class Completes(ReceiverBase):
         report: CompletionReport,
         stops: Callable[[], bool] = lambda: False,
     ) -> CompletionReport:
-        whole(concurrency)
+        checked_concurrency(concurrency)
         due = self._find_due(limit)
         if concurrency == 1 or len(due) < 2:
             for run in due:
@@ -174,7 +168,7 @@ class AsyncCompletes(ReceiverBase):
     ) -> CompletionReport:
         import asyncio
 
-        slots = asyncio.Semaphore(whole(concurrency))
+        slots = asyncio.Semaphore(checked_concurrency(concurrency))
         due = await self._find_due(limit)  # outside the group, which would wrap its error
         async with asyncio.TaskGroup() as group:
             for run in due:
@@ -229,10 +223,9 @@ class AsyncCompletes(ReceiverBase):
 
 class _CompleterBase:
     def __init__(self, receiver: Any, every: Duration, concurrency: int) -> None:
-        self._receiver, self._concurrency = receiver, whole(concurrency)
+        self._receiver, self._concurrency = receiver, checked_concurrency(concurrency)
         self._every = seconds(every, "every")
-        if self._every < 0.01:
-            raise ConfigurationError(f"every={every!r} is not valid: use at least 0.01 seconds")
+        expect(self._every >= 0.01, "every", every, "use at least 0.01 seconds")
         self._report_to(CompletionReport(), _log_failed)
 
     def _report_to(
@@ -269,7 +262,7 @@ class Completer(_CompleterBase):
     def _keep_looking(self, pool: ThreadPoolExecutor) -> None:
         left: set[Future[None]] = set()
         while not self._stopped.is_set():
-            if len(left) < self._concurrency:  # runs that take long keep only their own slots
+            if len(left) < self._concurrency:  # long runs keep only their own slots
                 left.update(pool.submit(self._complete, run) for run in self._find_due())
             is_full = len(left) >= self._concurrency
             if not is_full:
@@ -329,9 +322,7 @@ class AsyncCompleter(_CompleterBase):
         slots = asyncio.Semaphore(self._concurrency)
         async with asyncio.TaskGroup() as group:
             while not self._stopped:
-                if (
-                    len(self._left) < self._concurrency
-                ):  # runs that take long keep only their own slots
+                if len(self._left) < self._concurrency:  # long runs keep only their own slots
                     for run in await self._find_due():
                         flow = self._receiver._complete(run, self._report, self._stops, slots)
                         self._left.add(group.create_task(flow))

@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from .._core.handler_kind import expect_done
+from .._core.operations import check_limit
 from .._transactions import Dialect, async_of, of
-from ..errors import StoreError, UsageError
+from ..errors import StoreError
 from ..stores._base import Program
 from ._event_log import AsyncEventLog, Event, EventLog, event_of
 from ._statements import Place, change, insert_once, name, query, stored
@@ -58,8 +59,7 @@ class _Follower:
         return rows[0][0], rows[0][1]
 
     def _next(self, place: Place, limit: int) -> Program[list[Event]]:
-        if type(limit) is not int or limit < 1:
-            raise UsageError(f"limit={limit!r} is not valid: use 1 or more")
+        check_limit(limit)
         tick, n = yield from self._take(place)
         if place.dialect == "postgresql":
             yield from self._check(place, tick)
