@@ -6,6 +6,7 @@ One delivery:
     call                one delivery as data; `resolved_policy`: its policy in the units of the protocol
     duplicates          the answer or the error for a delivery that does not run the handler
     settling            after the handler: what to record, the back-off, and the answer
+    claim_ends          a manual claim that ends without an answer
     outcome_recording   retries until the store has recorded it; `unkept_results`: without its result, and why
     batch               many deliveries at once
     inbox_flow          a delivery in the caller's transaction

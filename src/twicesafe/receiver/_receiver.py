@@ -27,7 +27,7 @@ from ..stores._urls import check_store, default_url, open_async_store, open_stor
 from ._base import fallback_of, value_or_raise
 from ._batches import calls_of, checked_concurrency, merged
 from ._claim import AsyncClaim, Claim
-from ._completer import AsyncCompletes, Completes
+from ._completion import AsyncCompletes, Completes
 from ._decorator import AsyncDecorator, Decoration, Decorator
 from ._durable import AsyncDurables, Durables
 from ._inspection import AsyncInspection, Inspection
