@@ -9,7 +9,7 @@ One delivery:
     claim_ends          a manual claim that ends without an answer
     outcome_recording   retries until the store has recorded it; `unkept_results`: without its result, and why
     batch               many deliveries at once
-    inbox_flow          a delivery in the caller's transaction
+    inbox_flow          a delivery in the caller's transaction; `inbox_requests`: what it asks the store
     handler_profile     what is known of a handler; `handler_kind`, `handler_call`, `handler_scope`
     encrypting          payloads on their way to a store and back
     observing           what an observed call reports to observers
