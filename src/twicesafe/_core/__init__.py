@@ -36,6 +36,6 @@ Operating:
     breaker             the states of a circuit breaker
     secret_check        refuses a wrong secret for hidden keys
 
-Larger subjects have packages of their own: `http`, `durable`, `outbox` (with `sqs_wire`, a message in SQS),
+Larger subjects have separate packages: `http`, `durable`, `outbox` (with `sqs_wire`, a message in SQS),
 `consuming`, `tool_calls`, `regions`, `similarity`.
 """
