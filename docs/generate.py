@@ -32,6 +32,7 @@ from twicesafe._core.transitions import TRANSITIONS, RecordEvent
 from twicesafe._proxy.mcp_settings import MCP_SECTION, ToolSettings
 from twicesafe._proxy.settings import HTTP_SECTION, PROXY_SECTION
 from twicesafe._values import context, policy, records
+from twicesafe._values.quantities import duration_text, percent_text
 from twicesafe._values.records import Cause, State
 from twicesafe._values.settings import seconds
 from twicesafe.client import _budget as budget
@@ -47,7 +48,6 @@ from twicesafe.observers._alerts import ALERTS, RULES_FILE, metrics_of, rules
 from twicesafe.observers._grafana import DASHBOARD_FILE, dashboard
 from twicesafe.observers._metric import Metric
 from twicesafe.observers._metric_table import METRICS, OUTCOMES
-from twicesafe._values.quantities import duration_text, percent_text
 from twicesafe.planning._published import KEY_BYTES, RESULT_BYTES
 from twicesafe.receiver import _claim as claims
 from twicesafe.receiver import _message_handler as handlers

@@ -174,7 +174,6 @@ def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and 0 < value <= 1
 
 
-
 def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - of an object, its method

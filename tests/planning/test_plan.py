@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.house.repository import ROOT
 from tests.planning.test_delays import any_delays, durations
 from twicesafe import AsyncReceiver, ConfigurationError, Key, Policy, Receiver, planning
+from twicesafe._values.quantities import duration_text
 from twicesafe._values.settings import seconds
 from twicesafe.events import Replayed
 from twicesafe.planning import Prices, UniformDelays, Workload
-from twicesafe._values.quantities import duration_text
 from twicesafe.planning._collisions import STORED_BITS
 from twicesafe.planning._storage import store_of
 from twicesafe.stores._urls import SCHEMES

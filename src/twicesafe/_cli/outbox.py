@@ -18,9 +18,9 @@ import typer
 from rich.text import Text
 
 from .._core.outbox.requests import Depth, ParkedLane
+from .._values.quantities import duration_text
 from ..errors import ConfigurationError, UsageError
 from ..outbox import Outbox, OutboxRelay
-from .._values.quantities import duration_text
 from ..stores._urls import mask
 from .exits import NO, CommandEnded
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration, flag

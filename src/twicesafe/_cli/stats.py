@@ -15,9 +15,9 @@ from rich.text import Text
 from .. import Receiver, Record, State
 from .._core.protocol import AuditLog, Browse, Page, Survey
 from .._core.searching import When
+from .._values.quantities import duration_text
 from .._values.records import AuditEntry, Stats
 from ..planning import Measured, measured_from
-from .._values.quantities import duration_text
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import (
     BETWEEN,

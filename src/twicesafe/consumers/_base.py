@@ -334,4 +334,3 @@ def idle_seconds(given: Duration) -> float:
     found = seconds(given, "idle")
     expect(found > 0, "idle", given, "use more than 0: brokers need time to send, for example 1.0")
     return found
-

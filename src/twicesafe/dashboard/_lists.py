@@ -8,11 +8,10 @@ from datetime import datetime
 
 from .._core.outbox.requests import Depth, ParkedLane
 from .._edges.readable import shortened, visible
-from .._values.quantities import counted
 from .._values.keys import Key
+from .._values.quantities import counted, duration_text
 from .._values.records import AuditEntry, State
 from ..consumers import Letter
-from .._values.quantities import duration_text
 from ._access import Access
 from ._pages import When
 

@@ -17,12 +17,11 @@ from typing import Final
 from .._core.health import Check, Health, Recent
 from .._core.outbox.requests import Depth
 from .._edges.readable import ago
-from .._values.quantities import bytes_text, counted
+from .._values.quantities import bytes_text, counted, duration_text, percent_text
 from .._values.records import Record, State, Stats
 from ..observers._activity import Activity, Slice, Trouble
 from ..observers._history import Ages
 from ..planning import Measured, measured_from
-from .._values.quantities import duration_text, percent_text
 from ._charts import Figure
 from ._filters import Filters
 from ._metrics import ServiceMetrics
@@ -220,9 +219,7 @@ def _tiles(look: OverviewData, measured: Measured) -> list[Tile]:
     found += _run_times(look.newest)
     if look.depth is not None:
         note = (
-            f"oldest {duration_text(look.depth.oldest_age)}"
-            if look.depth.pending
-            else "none waits"
+            f"oldest {duration_text(look.depth.oldest_age)}" if look.depth.pending else "none waits"
         )
         found.append(Tile(label="Outbox pending", value=f"{look.depth.pending:,}", note=note))
     return found

@@ -23,10 +23,10 @@ from .._edges.readable import (
     unreadable_words,
     visible,
 )
+from .._values.quantities import counted, duration_text
 from .._values.records import AuditEntry, Cause, Record, State, Stats
 from .._values.steps import StepRecord, StepState
 from ..observers._activity import Trouble
-from .._values.quantities import counted, duration_text
 from ._access import Access
 from ._actions import KEY_ACTIONS, KeyAction
 from ._filters import AGES, RERUNS, Filters

@@ -12,8 +12,7 @@ from datetime import datetime
 from .._core.consuming.source import Member, SourceStatus
 from .._core.outbox.requests import Depth, Relays, RelayStatus
 from .._edges.readable import shortened, visible
-from .._values.quantities import counted
-from .._values.quantities import duration_text
+from .._values.quantities import counted, duration_text
 from ._backend import ConsumerStatus
 from ._pages import When
 

@@ -55,7 +55,6 @@ class InboxBase(ReceiverBase):
         self._tracer = events.tracer_of(observers)
         Key("-", self.scope)  # a scope is checked like any other
 
-
     def options(
         self,
         *,

@@ -360,4 +360,3 @@ def _reason(given: object, what: str) -> str:
 def _require(done: bool, lane: str) -> None:
     if not done:
         raise UsageError(f"the lane {lane[:32]} is not parked: there is nothing to retry or skip")
-

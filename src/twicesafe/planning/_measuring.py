@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from .._values.quantities import percent_text
 from .._values.records import Cause, Record, State
 from .._values.settings import expect
 from ..errors import ConfigurationError
 from ..events import Event, Replayed, Started
 from ..stores._base import Finding
-from .._values.quantities import percent_text
 from ._delays import ObservedDelays
 
 if TYPE_CHECKING:

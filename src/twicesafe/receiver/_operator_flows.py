@@ -180,7 +180,6 @@ def unread(stats: Stats) -> list[Finding]:
     return [Finding("warn", what, remedy)]
 
 
-
 def warn_of_unreadable(ids: Collection[str]) -> None:
     _log.warning(
         "left out %s: damaged, or written by a newer version (%s)",

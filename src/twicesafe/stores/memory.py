@@ -262,4 +262,3 @@ class AsyncMemoryStore(AsyncStore):
 
     async def close(self) -> None:
         self._store.close()
-

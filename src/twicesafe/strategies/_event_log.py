@@ -325,7 +325,9 @@ class AsyncEventLog(_Log):
         id: str | Key | None = None,  # noqa: A002
     ) -> Appended:
         """Append one event. ``expected_version=0``: the stream does not exist yet."""
-        return await perform_async(connection, self._append, stream, event, type, expected_version, id)
+        return await perform_async(
+            connection, self._append, stream, event, type, expected_version, id
+        )
 
     async def read(
         self,

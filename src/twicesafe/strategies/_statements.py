@@ -101,9 +101,7 @@ async def perform_async(connection: Any, program: Callable[..., Program[T]], *ar
     return await place.run(program(place, *args))
 
 
-def create(
-    place: Place, table: str, schema: Callable[[Dialect], Sequence[str]]
-) -> Program[None]:
+def create(place: Place, table: str, schema: Callable[[Dialect], Sequence[str]]) -> Program[None]:
     if place.dialect == "mysql":  # its IF NOT EXISTS causes a warning, which the caller would see
         there = "SELECT 1 FROM information_schema.tables"
         where = "table_schema = database() AND table_name = ?"

@@ -253,7 +253,6 @@ def _is_token(value: object) -> bool:
     return isinstance(value, str) and _TOKEN.fullmatch(value) is not None
 
 
-
 def _check(policy: HttpPolicy) -> None:
     names = [("aliases", name) for name in policy.aliases]
     names += [("keep_headers", name) for name in policy.keep_headers]

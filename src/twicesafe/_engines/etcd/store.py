@@ -48,7 +48,6 @@ class Parts:
         self.programs = EtcdPrograms(settings.prefix, leases or Leases(), clock)
 
 
-
 def stubs(channel: Any) -> dict[str, Any]:
     """Every call of the table on this channel, by its name."""
     return {

@@ -36,7 +36,12 @@ class Rounds:
         wait: tuple[Any, ...] | None,
     ) -> None:
         """`wait`: the command that waits for replicas; None: nothing waits for them."""
-        self._commands, self._servers, self._settings, self._wait = commands, servers, settings, wait
+        self._commands, self._servers, self._settings, self._wait = (
+            commands,
+            servers,
+            settings,
+            wait,
+        )
         self._replies: list[Any] = [None] * len(commands)
         self._todo: dict[int, Address | None] = dict.fromkeys(range(len(commands)))
         """The commands of the next round, and their servers; None: where the key is."""
@@ -147,9 +152,7 @@ class Rounds:
 
     # -- what comes back --------------------------------------------------------------------------
 
-    def _take_failure(
-        self, address: Address, error: Exception, indexes: list[int | None]
-    ) -> None:
+    def _take_failure(self, address: Address, error: Exception, indexes: list[int | None]) -> None:
         """The whole round trip to this server failed."""
         self._servers.distrust()
         self._suspect = address

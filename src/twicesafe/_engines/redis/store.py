@@ -19,9 +19,8 @@ from .key_scans import COMPACT
 from .programs import RedisPrograms
 from .routed_commands import PlainCommand, may_repeat
 from .routing import Router
-from .servers import RoundTrip
 from .scripts import Scripts
-from .servers import WHO_ARE_YOU, Line, Packed, Servers, by_line, count_of
+from .servers import WHO_ARE_YOU, Line, Packed, RoundTrip, Servers, by_line, count_of
 from .settings import Address, Settings
 from .wakeups import Waiter, WakeupListener
 

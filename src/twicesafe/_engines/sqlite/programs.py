@@ -311,7 +311,6 @@ def _whole_result(records: str, results: str) -> str:
 # --- the store's clock -------------------------------------------------------------------------
 
 
-
 def known_offset(table: str, boot: str) -> Program[int | None]:
     """The offset of this boot in milliseconds; None: no process has set it yet."""
     rows = yield Query(f"SELECT boot, clock FROM {table}_meta")

@@ -31,7 +31,6 @@ MOST: Final = 10_000
 """Records in progress that are watched. A forgotten one is watched from the start."""
 
 
-
 class ServiceClock:
     """The time of the service: a steady clock, corrected by replies that tell its time.
 
