@@ -89,8 +89,8 @@ def _write(proof: Proof) -> None:
     NUMBERS.parent.mkdir(exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=1) + b"\n"
     NUMBERS.write_bytes(text)
-    for name, text in pages(read(NUMBERS)).items():
-        (FOLDER / name).write_text(text, "utf-8")
+    for name, page in pages(read(NUMBERS)).items():
+        (FOLDER / name).write_text(page, "utf-8")
 
 
 def read(file: Path) -> Proof:
