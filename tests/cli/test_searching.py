@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import sqlite3
 import threading
 from typing import Any
@@ -12,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from tests.cli.line import Line, held
-from twicesafe import Key, Policy, Receiver, State
-from twicesafe._cli import bulk_actions
+from twicesafe import Key, Policy, Receiver, State, StoreUnavailableError
+from twicesafe._cli import bulk_actions, stats
 
 ACT = ("--by", "ana", "--why", "the bank is back")
 
@@ -224,6 +226,31 @@ def test_top_once_in_a_pipe(line: Line, receiver: Receiver):
     for words in ("waits for an operator", "TimeoutError", "last actions", "again"):
         assert words in ran.out
     assert line("top", "--once", "--json").data["total"] == 2
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_top_goes_on_after_an_outage(
+    line: Line, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+):
+    """One answer that did not come ended it, in the middle of what the operator watched."""
+    receiver.process("done", str)
+    look, looks = stats._screenful, []
+
+    def cut(*args: Any) -> Any:
+        looks.append(1)
+        if len(looks) == 1:
+            raise StoreUnavailableError("the server did not answer")
+        os.kill(os.getpid(), signal.SIGTERM)
+        return look(*args)
+
+    monkeypatch.setattr(stats, "_screenful", cut)
+    monkeypatch.setattr("rich.console.Console.is_terminal", is_terminal)
+    ran = line("top", "--every", "0.2")
+    assert ran.status == 0
+    assert "the server did not answer" in ran.out + ran.err
+    assert "completed" in ran.out
+    looks.clear()
+    assert line("top", "--once").status == 3
 
 
 def test_top_on_a_narrow_terminal_cuts_keys_and_errors_only(

@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import sessionmaker
 
+from tests.observers.test_opentelemetry import TRACEPARENT, Backend
 from twicesafe import AsyncInbox, Backoff, Inbox, Policy, Record, State, current_claim
 from twicesafe._core.protocol import ClaimRequest
 from twicesafe._values.keys import new_owner
@@ -100,6 +101,25 @@ def test_a_first_delivery_leaves_no_mark(shop: Shop) -> None:
     shop.broker.send("orders", id="a")
     assert shop.drain().ran == 1
     assert shop.starts("a") is None
+
+
+def test_a_redelivered_message_has_one_span_in_the_trace_of_its_producer(tmp_path: Path) -> None:
+    """The tracer did not know the number of the attempt that a mark passes on: with OpenTelemetry, every
+    redelivered message failed until it was dead. And every message had two spans."""
+    backend = Backend()
+    shop = Shop(tmp_path / "shop.db")
+    shop.inbox.close()
+    shop.inbox = Inbox.open(f"sqlite:///{shop.path}", observers=[backend.observer])
+    shop.broker.send("orders", id="a", headers={"traceparent": TRACEPARENT})
+    shop.broker.put_back("orders", [shop.broker.queues["orders"].pop()])
+    report = shop.drain()
+    assert (report.ran, report.retried, report.dead) == (1, 0, 0)
+    (span,) = backend.spans("handler")
+    assert f"{span.context.trace_id:032x}" in TRACEPARENT
+    assert span.attributes is not None
+    assert span.attributes["twicesafe.attempt"] == 1
+    shop.inbox.close()
+    backend.close()
 
 
 def test_a_crash_counts_although_its_transaction_is_gone(shop: Shop) -> None:

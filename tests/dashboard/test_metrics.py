@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http.client import BadStatusLine, IncompleteRead
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -93,6 +95,18 @@ def test_a_page_that_does_not_answer_is_said_without_its_password():
     assert metrics.problem == ""
 
 
+@pytest.mark.parametrize("problem", [BadStatusLine("SSH-2.0"), IncompleteRead(b""), TimeoutError()])
+def test_what_does_not_speak_http_is_a_problem_like_any_other(problem: Exception):
+    """Errors of http.client are no OSErrors: the dashboard did not start, or its thread ended unseen."""
+
+    def fetch(_: str) -> str:
+        raise problem
+
+    metrics = ServiceMetrics([URL], fetch)
+    assert "does not answer (" in metrics.problem
+    assert "()" not in metrics.problem
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -104,9 +118,12 @@ def test_what_is_no_page_of_ours_counts_nothing(page: str):
     assert all(not any(cell) for cell in read_metrics(page).values())
 
 
-def test_a_number_that_is_none_is_a_problem():
-    metrics = ServiceMetrics([URL], lambda _: 'twicesafe_deliveries_total{outcome="first"} many')
-    assert "could not convert" in metrics.problem
+@pytest.mark.parametrize("number", ["many", "NaN", "+Inf"])
+def test_a_number_that_is_none_is_a_problem(number: str):
+    page = f'twicesafe_deliveries_total{{outcome="first"}} {number}'
+    metrics = ServiceMetrics([URL], lambda _: page)
+    assert "could not convert" in metrics.problem or "is no count" in metrics.problem
+    assert metrics.history.recent().deliveries == 0
 
 
 async def test_the_overview_shows_them(receiver: Receiver):

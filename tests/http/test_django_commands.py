@@ -57,6 +57,20 @@ def test_every_command_runs_on_the_projects_store(tmp_path: Path) -> None:
     assert "no record of this key" in refused.stderr
 
 
+def test_call_command_takes_options_too(tmp_path: Path) -> None:
+    """Django took the options for its own, and refused them."""
+    with Receiver.open(f"sqlite:///{tmp_path}/keys.db") as receiver:
+        receiver.process("tx-1", str)
+    code = "from django.core.management import call_command as call; call('twicesafe', {})"
+    ran = manage(
+        tmp_path, "shell", "-c", code.format("'keys', 'list', '--value', 'tx-1', '--json'")
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert '"tx-1"' in ran.stdout
+    refused = manage(tmp_path, "shell", "-c", code.format("'keys', 'show', 'tx-2', '--json'"))
+    assert "CommandError: twicesafe ended with status 1" in refused.stderr
+
+
 def test_commands_have_the_key_ring_of_the_project(tmp_path: Path) -> None:
     ring = tmp_path / "ring"
     ring.write_text(KeyRing.new_key("old"))

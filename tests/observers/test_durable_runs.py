@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from opentelemetry.trace import StatusCode
 
 from tests.observers.test_opentelemetry import Backend, backend
 from twicesafe import (
@@ -126,6 +127,37 @@ def test_metrics_and_a_span_per_step(backend: Backend) -> None:
     assert backend.points("compensations")[""].value == 1
     assert backend.points("step_seconds")[""].count == 2
     assert backend.points("handler_seconds")[""].sum >= 0
+
+
+def test_a_run_that_sleeps_has_not_failed(backend: Backend) -> None:
+    """Each sleep was a span with an error, so a service that only waited seemed to fail."""
+    receiver = Receiver(MemoryStore(), policy=POLICY, observers=[backend.observer])
+
+    @receiver.durable(key="order", scope=("shop",))
+    def checkout(steps: Steps, order: str) -> Any:
+        return steps.wait("approval")
+
+    @receiver.durable(key="order", scope=("outer",))
+    def calls_it(steps: Steps, order: str) -> Any:
+        return checkout(order)
+
+    for function in (checkout, calls_it):
+        with pytest.raises(SuspendedError):
+            function("a")
+
+    @receiver.durable(key="order", scope=("aborting",))
+    def gives_up(steps: Steps, order: str) -> Any:
+        steps.abort("refused")
+
+    with pytest.raises(CompensatedError):
+        gives_up("a")
+    *waiting, aborted = backend.spans("twicesafe handler")
+    assert len(waiting) == 2
+    for span in waiting:
+        assert span.status.status_code is StatusCode.UNSET
+        assert span.attributes is not None
+        assert span.attributes["twicesafe.suspended"] is True
+    assert aborted.status.status_code is StatusCode.ERROR
 
 
 def test_a_span_per_async_step(backend: Backend) -> None:

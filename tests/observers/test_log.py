@@ -71,7 +71,9 @@ def test_a_line_stays_one_line_that_can_be_split(text: str, caplog: pytest.LogCa
 
 
 @pytest.mark.attack("D19")
-@pytest.mark.parametrize("character", ["\x1b[31m", "\x9b31m", "\u202e", "\r\n", "\u2028", "\x7f"])
+@pytest.mark.parametrize(
+    "character", ["\x1b[31m", "\x9b31m", "\u202e", "\r\n", "\u2028", "\x7f", "\udcff"]
+)
 @pytest.mark.parametrize("observers", [[], [LogObserver()], [LogObserver(json=True)]])
 def test_what_a_terminal_interprets_is_escaped(
     character: str, observers: list[LogObserver], caplog: pytest.LogCaptureFixture

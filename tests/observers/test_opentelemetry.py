@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from opentelemetry.baggage import get_baggage
+from opentelemetry.context import attach, detach
+from opentelemetry.propagate import extract
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -15,7 +20,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from tests.receiver.bench import Bench, Counter
 from twicesafe import Key, Outbox, Policy, Receiver, State
 from twicesafe import events as ev
+from twicesafe.consumers import AsyncConsumer, Consumer, DeadLetter, Message
 from twicesafe.observers import OpenTelemetryObserver
+from twicesafe.testing import MemoryBroker
+
+TRACE, SPAN = 0xA1B2C3D4E5F60718293A4B5C6D7E8F90, 0xA1B2C3D4E5F60718
+TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"
+"""Of a sampled span in another process."""
 
 
 class Backend:
@@ -70,6 +81,26 @@ def test_metrics_are_those_of_the_table(bench: Bench, backend: Backend):
     assert backend.points("store_bytes")[""].value == 4096
     assert backend.points("records")["held"].value == 2
     assert backend.points("handler_seconds")[""].explicit_bounds[0] == 0.001
+
+
+def test_observers_of_one_provider_count_together(backend: Backend):
+    """Two counters of one name were exported beside each other: a backend keeps the one that comes last."""
+    other = OpenTelemetryObserver(meter_provider=backend._meters, tracer_provider=backend.tracers)
+    for observer in (backend.observer, other):
+        with Receiver.open("memory://", observers=[observer]) as receiver:
+            receiver.process("k", int)
+    data = backend._reader.get_metrics_data()
+    assert data is not None
+    names = [
+        metric.name
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    ]
+    assert sorted(names) == sorted(set(names))
+    assert backend.points("deliveries")["first"].value == 2
+    assert backend.points("handler_seconds")[""].count == 2
+    assert len(backend.spans("handler")) == 2
 
 
 def test_a_replay_is_linked_to_the_first_run_in_another_process(bench: Bench, backend: Backend):
@@ -176,6 +207,80 @@ def test_an_unsampled_trace_stays_unsampled_and_stores_nothing(bench: Bench):
     assert bench.events(ev.Replayed) == []
     assert bench.record("k").result_bytes == len(b'j"done"')
     backend.close()
+
+
+@contextlib.contextmanager
+def continued(traceparent: str) -> Iterator[None]:
+    """What a web server or a task queue does with the headers that it got."""
+    token = attach(extract({"traceparent": traceparent, "baggage": "tenant=acme"}))
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+def test_a_trace_that_began_in_another_process_goes_on(backend: Backend):
+    """Its span does not record here, and was taken for one that is not sampled: there was no span at all."""
+    with Receiver.open("memory://", observers=[backend.observer]) as receiver:
+        with continued(TRACEPARENT):
+            receiver.process("k", int)
+            receiver.process("k", int)
+        receiver.process("k", int)
+    claim, handler, replay, other = backend.spans()
+    for span in (claim, handler, replay):
+        assert span.context.trace_id == TRACE
+        assert span.parent is not None
+        assert span.parent.span_id == SPAN
+    assert [span.name for span in (claim, handler, replay)] == [
+        *("twicesafe claim", "twicesafe handler", "twicesafe replay"),
+    ]
+    assert other.links[0].context.span_id == handler.context.span_id
+
+
+def test_a_trace_that_is_not_sampled_in_another_process_is_not_sampled_here(backend: Backend):
+    with (
+        Receiver.open("memory://", observers=[backend.observer]) as receiver,
+        continued(TRACEPARENT[:-1] + "0"),
+    ):
+        receiver.process("k", int)
+        receiver.process("k", int)
+        assert receiver.record("k").result_bytes == len(b"j0")
+    assert backend.spans() == []
+
+
+def test_a_consumer_continues_the_trace_of_its_message(bench: Bench, backend: Backend):
+    """The handler had a trace of its own, and no code could change that: the span begins before it runs."""
+    seen: list[Any] = []
+
+    def handle(message: Message) -> None:
+        backend.tracer.start_span("inner").end()
+        seen.append(get_baggage("tenant"))
+        if message.id == "bad":
+            raise DeadLetter("bad")
+
+    receiver = bench.new_receiver(observers=[backend.observer])
+    broker, dead = MemoryBroker(), []
+    headers = {"traceparent": TRACEPARENT, "baggage": "tenant=acme"}
+    broker.send("orders", id="good", headers=headers)
+    broker.send("orders", id="bad", headers=headers)
+    broker.send("orders", id="plain")
+
+    def bury(message: Message, error: Exception) -> None:
+        dead.append(message.id)
+
+    make = AsyncConsumer if bench.is_async else Consumer
+    consumer: Any = make(
+        broker.source("orders"), receiver=receiver, dead_letter=bench.in_mode(bury)
+    )
+    bench.call(consumer.drain, bench.in_mode(handle), idle=0.05)
+    bench.call(consumer.close)
+    assert (seen, dead) == (["acme", "acme", None], ["bad"])
+    inside = [span.name for span in backend.spans() if span.context.trace_id == TRACE]
+    handlers = [span for span in backend.spans("handler") if span.context.trace_id == TRACE]
+    assert len(handlers) == 3, "two messages, and the publication of a dead letter"
+    assert all(span.parent is not None and span.parent.span_id == SPAN for span in handlers)
+    assert inside.count("inner") == 2
+    assert len(backend.spans("inner")) == 3
 
 
 def test_an_outbox_message_carries_the_trace_of_the_handler(backend: Backend, tmp_path: Any):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.polling import until
 from tests.receiver.bench import Bench, Counter
-from tests.receiver.faults import Outage
+from tests.receiver.faults import AsyncFaultyStore, FaultyStore, Outage
 from twicesafe import (
     Breaker,
     ConfigurationError,
@@ -35,6 +40,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def fallback(bench: Bench) -> Any:
     store = MemoryStore()
     return AsyncMemoryStore(store) if bench.is_async else store
+
+
+def watched(bench: Bench) -> Any:
+    """A fallback whose requests a test can see, and interrupt."""
+    found = fallback(bench)
+    return AsyncFaultyStore(found) if bench.is_async else FaultyStore(found)
+
+
+def lending(other: Any) -> Breaker:
+    return Breaker(failures=3, rest=1000, longest_rest=1000, fallback=other)
 
 
 def guarded(bench: Bench, breaker: Breaker = BREAKER, **settings: Any) -> Any:
@@ -209,8 +224,6 @@ def test_leases_of_the_fallback_are_renewed_there(bench: Bench):
     assert counter.entered.wait(60)
     (claim,) = receiver._runtime.keeper._live
     before = claim.renewed
-    from tests.polling import until
-
     until(lambda: claim.renewed > before)
     assert not claim.gone
     counter.go_on.set()
@@ -323,4 +336,67 @@ def test_a_consumer_records_in_the_fallback_what_it_claimed_there(bench: Bench):
     report = bench.call(consumer.drain, bench.in_mode(handle), idle=0.05)
     bench.call(consumer.close)
     assert (report.ran, report.retried, report.dead) == (1, 0, 0)
+    assert receiver._runtime.guard.lent == set()
+
+
+@pytest.mark.parametrize("outage", ["refuse", "run"])
+def test_who_waits_for_a_claim_of_the_fallback_does_not_ask_the_store(bench: Bench, outage: Any):
+    """A store that wakes its waiters was asked for that, although it was down: the second of two deliveries
+    was refused, and with outage="run" its handler ran beside the first one's."""
+    other, settings = watched(bench), {"policy": Policy(outage=outage, wait=120)}
+
+    def cut(*_: Any) -> Any:
+        raise StoreUnavailableError("the connection is cut")
+
+    async def cut_async(*_: Any) -> Any:
+        cut()
+
+    for store in (bench.store, second_store := bench.new_store()):
+        store.capabilities = replace(store.capabilities, wake=True)
+        store.watch = cut_async if bench.is_async else cut
+        store.before = Outage(*ALL)
+    first = guarded(bench, lending(other), **settings)
+    second = bench.new_receiver(second_store, breaker=lending(other), **settings)
+    for receiver in (first, second):
+        for _ in range(3):
+            receiver._runtime.guard.failed()
+    counter = Counter()
+    leads = bench.start(bench.receiver_process, first, "k", bench.in_mode(counter.slow))
+    assert counter.entered.wait(60)
+    waits = bench.start(bench.receiver_process, second, "k", bench.in_mode(counter.quick))
+    until(lambda: waits.done() or other.ops().count("claim") > 3)
+    counter.go_on.set()
+    assert leads.result(120).value == "done"
+    assert waits.result(120).replayed
+    assert counter.runs == 1
+    assert bench.events(ev.Unprotected) == []
+
+
+def claim_one(bench: Bench, handler: Callable[..., Any]) -> Any:
+    return bench.process("k", handler)
+
+
+def claim_many(bench: Bench, handler: Callable[..., Any]) -> Any:
+    return bench.process_many(["k"], handler, key=str)[0]
+
+
+@pytest.mark.parametrize("process", [claim_one, claim_many])
+def test_an_interrupted_claim_of_the_fallback_is_given_back_there(bench: Bench, process: Any):
+    """It was given back to the store, which did not have it, and stayed in the fallback until its lease ended."""
+    other = watched(bench)
+    receiver = guarded(bench, lending(other), policy=Policy(takeover="hold"))
+    fail(bench)
+
+    def interrupt(request: Any) -> None:
+        if request.op == "claim":
+            raise asyncio.CancelledError if bench.is_async else KeyboardInterrupt
+
+    other.after, counter = interrupt, Counter()
+    with pytest.raises((KeyboardInterrupt, concurrent.futures.CancelledError)):
+        process(bench, counter.quick)
+    other.after = lambda request: None
+    until(lambda: "abandon" in (*other.ops(), *bench.store.ops()))
+    assert "abandon" not in bench.store.ops()
+    assert process(bench, counter.quick).attempt == 1
+    assert counter.runs == 1
     assert receiver._runtime.guard.lent == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
 
@@ -17,7 +18,9 @@ from .._core.protocol import AuditLog, Browse, Page, Survey
 from .._core.searching import When
 from .._values.quantities import duration_text
 from .._values.records import AuditEntry, Stats
+from ..errors import StoreUnavailableError
 from ..planning import Measured, measured_from
+from .exits import report_error
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import (
     BETWEEN,
@@ -266,28 +269,39 @@ def top(
 ) -> None:
     """Watch a store: keys by state, size, growth, keys that wait for an operator, the last actions.
 
-    Each refresh counts all records, so a large store is refreshed less often than --every says.
+    Each refresh counts all records, so a large store is refreshed less often than --every says. An outage of the
+    store does not end it.
     Example: [cyan]twicesafe top --every 2s[/]
     """
     screen = Screen(json)
     with opened(existing(store, config)) as receiver, interruptible() as stop:
-        if once or json or not screen.out.is_terminal:
-            before = None
+        before = None
+        is_live = screen.out.is_terminal and not (once or json)
+        with (
+            Live(console=screen.out, screen=True, auto_refresh=False)
+            if is_live
+            else nullcontext() as live
+        ):
             while True:
                 began = time.monotonic()
-                look, shown = _screenful(receiver, screen.out.width, before)
-                screen.data(look.data(), None) if json else screen.out.print(shown)
+                try:
+                    look, shown = _screenful(receiver, screen.out.width, before)
+                except StoreUnavailableError as error:  # it may be back by the next look
+                    if once:
+                        raise
+                    if live is None:
+                        report_error(screen, error)
+                    else:
+                        live.update(Text(f"✗ {visible(str(error))}", "red"), refresh=True)
+                else:
+                    before = look.stats
+                    if live is not None:
+                        live.update(shown, refresh=True)
+                    elif json:
+                        screen.data(look.data(), None)
+                    else:
+                        screen.out.print(shown)
                 if once or stop.wait(_rest(every, began)):
-                    return
-                before = look.stats
-        with Live(console=screen.out, screen=True, auto_refresh=False) as live:
-            before = None
-            while True:
-                began = time.monotonic()
-                look, shown = _screenful(receiver, screen.out.width, before)
-                live.update(shown, refresh=True)
-                before = look.stats
-                if stop.wait(_rest(every, began)):
                     return
 
 

@@ -6,7 +6,7 @@ Each is called only if `Call.observed`, so a receiver without observers pays not
 from __future__ import annotations
 
 from .. import events as ev
-from .._values.codecs.origin import origin_of
+from .._values.codecs.origin import MARK, origin_of
 from .._values.context import ActiveClaim
 from .._values.records import Cause
 from .call import Call
@@ -44,7 +44,7 @@ def replayed(
 ) -> None:
     """`result`: the recorded one as the codec gets it."""
     window = call.policy.retention_ms / 1000
-    origin = origin_of(result)
+    origin = origin_of(result) if result is not None and result[:1] == MARK else b""
     call.notify(ev.Replayed(call.key, answer.age / 1000, cached, window, origin, call.claimed_in))
 
 

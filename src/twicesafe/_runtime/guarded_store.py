@@ -8,12 +8,14 @@ delivery puts the guard in front of it, and the first answer removes it again.
     everything else  sent where its claim was made: what a handler did must be recorded
 
 A claim that the fallback granted is renewed, completed and failed there, also after the store is back.
+Meanwhile waiters poll: to be woken they would have to ask the store, which may not even have the key.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import events as ev
@@ -107,10 +109,16 @@ class StoreGuard:
         error.asked = False
         return error
 
+    def lend(self, requests: Sequence[ClaimRequest]) -> None:
+        """These claims go to the fallback. Known before it answers: an interrupted claim is given back there."""
+        self.lent.update(request.owner for request in requests)
+
     def fell_back(self, request: ClaimRequest, answer: Any) -> Any:
+        """The fallback's answer, or the exception in its place."""
         if getattr(answer, "verdict", None) is Verdict.WON:
-            self.lent.add(request.owner)
             self._notify(ev.FellBack(request.key))
+        else:
+            self.lent.discard(request.owner)
         return answer
 
     def is_lent(self, request: Any) -> bool:
@@ -136,6 +144,11 @@ class _Guarded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
+    @property
+    def capabilities(self) -> Any:
+        found = self._store.capabilities
+        return replace(found, wake=False) if self._guard.is_in_front else found
+
     def _parts(self, requests: Sequence[Any]) -> tuple[list[int], list[int]]:
         """Where each request of a batch goes: the places for the store and for the fallback.
 
@@ -145,7 +158,10 @@ class _Guarded:
         if requests and type(requests[0]) is ClaimRequest:
             if self._guard.may_claim():
                 return everything, []
-            return [], everything if self._fallback is not None else []
+            if self._fallback is None:
+                return [], []
+            self._guard.lend(requests)
+            return [], everything
         lent = [place for place in everything if self._guard.is_lent(requests[place])]
         return [place for place in everything if place not in lent], lent
 
@@ -175,12 +191,22 @@ class _Guarded:
 
 
 class GuardedStore(_Guarded):
+    def _lent(self, request: ClaimRequest) -> Any:
+        """A claim from the fallback."""
+        self._guard.lend([request])
+        try:
+            answer = self._fallback.perform(request)
+        except Exception as error:
+            self._guard.fell_back(request, error)
+            raise
+        return self._guard.fell_back(request, answer)
+
     def perform(self, request: Any) -> Any:
         guard = self._guard
         if isinstance(request, ClaimRequest) and not guard.may_claim():
             if self._fallback is None or type(request) is not ClaimRequest:
                 raise guard.refusal(request)
-            return self._settled(request, self._fallback.perform(request))
+            return self._lent(request)
         if guard.is_lent(request):
             return self._settled(request, self._fallback.perform(request))
         try:
@@ -199,12 +225,21 @@ class GuardedStore(_Guarded):
 
 
 class AsyncGuardedStore(_Guarded):
+    async def _lent(self, request: ClaimRequest) -> Any:
+        self._guard.lend([request])
+        try:
+            answer = await self._fallback.perform(request)
+        except Exception as error:
+            self._guard.fell_back(request, error)
+            raise
+        return self._guard.fell_back(request, answer)
+
     async def perform(self, request: Any) -> Any:
         guard = self._guard
         if isinstance(request, ClaimRequest) and not guard.may_claim():
             if self._fallback is None or type(request) is not ClaimRequest:
                 raise guard.refusal(request)
-            return self._settled(request, await self._fallback.perform(request))
+            return await self._lent(request)
         if guard.is_lent(request):
             return self._settled(request, await self._fallback.perform(request))
         try:

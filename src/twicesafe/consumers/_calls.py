@@ -110,7 +110,7 @@ class MessageCalls:
         run = functools.partial(handler, message)
         call: Call = self._home._call(self._key_of(message), run, profile, (message,), {})
         call.decide = decide(self._recover, message, self._resolved)
-        return call
+        return self._in_its_trace(message, call)
 
     def _transaction_call(
         self, handler: Callable[..., Any], profile: HandlerProfile, message: Message
@@ -121,6 +121,14 @@ class MessageCalls:
         delivery = self._delivery(handler, profile, message)
         run = functools.partial(self._deliver, delivery)
         call: Call = self._home._call(delivery.key, run, profile, (None, message), {})
+        call.run = run  # without a span: the handler in the transaction has one
+        return self._in_its_trace(message, call)
+
+    def _in_its_trace(self, message: Message, call: Call) -> Call:
+        """The handler continues the trace that the producer's headers name."""
+        tracer = self._home._tracer
+        if tracer is not None and message.headers:
+            call.run = tracer.trace_message(message.headers, call.run)
         return call
 
     def _publishing_call(
@@ -134,7 +142,7 @@ class MessageCalls:
         deliver = publishing.deliver_async if self._is_async else publishing.deliver
         run = functools.partial(deliver, key, handler, message, decision)
         call: Call = self._home._call(key, run, profile, (None, message), {})
-        return call
+        return self._in_its_trace(message, call)
 
     _deliver: Callable[..., Any]
     """Transaction mode: what to run for a message, from BEGIN to COMMIT."""
@@ -195,7 +203,7 @@ class MessageCalls:
         run = self._dead_publication(message, error)
         call: Call = receiver._call(full, run, profile_of(run), (), {})
         call.decide = decide(default_recovery, message, receiver._resolved)
-        return call
+        return self._in_its_trace(message, call)
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
         """Park the lane, if order matters, and publish."""

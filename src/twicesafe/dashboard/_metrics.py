@@ -10,10 +10,12 @@ and the overview says so.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import urllib.request
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -76,8 +78,9 @@ class ServiceMetrics:
         for url in self._urls:
             try:
                 page = read_metrics(self._fetch(url))
-            except (OSError, ValueError) as error:
-                self._problems[url] = visible(str(getattr(error, "reason", error)))[:200]
+            except (OSError, ValueError, HTTPException) as error:
+                why = str(getattr(error, "reason", error)) or type(error).__name__
+                self._problems[url] = visible(why)[:200]
             else:
                 self._problems.pop(url, None)
                 self._grow(self._pages.get(url), page)
@@ -144,6 +147,8 @@ def read_metrics(page: str) -> Numbers:
             continue
         key = (row.name, *(labels.get(label, "") for label in row.labels))
         number = float(match[3])
+        if not math.isfinite(number):
+            raise ValueError(f"{name} is {match[3]}, which is no count")
         if not row.buckets:
             cell = found.setdefault(key, [0.0])
             cell[0] += number

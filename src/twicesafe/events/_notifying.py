@@ -77,6 +77,19 @@ class CarefulTracer:
             traced = run
         return traced()
 
+    def trace_message(
+        self, headers: Mapping[str, str], run: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The handler of a message, in the trace of its producer; a tracer need not have it."""
+        trace: Callable[..., Callable[..., Any]] | None = getattr(
+            self._tracer, "trace_message", None
+        )
+        try:
+            return run if trace is None else trace(headers, run)
+        except Exception:
+            _log.exception("a tracer failed; the message is handled outside its producer's trace")
+            return run
+
     def trace_step(self, key: Key, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
         """Of a step of a durable run; a tracer need not have it."""
         trace: Callable[..., Callable[[], Any]] | None = getattr(self._tracer, "trace_step", None)

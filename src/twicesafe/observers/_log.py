@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -127,9 +128,12 @@ def _rounded(value: Any) -> Any:
 
 
 def _as_json(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    if text.isprintable():
-        return text
+    with suppress(
+        UnicodeEncodeError
+    ):  # a lone surrogate: text that was not valid where it came from
+        text = msgspec.json.encode(value).decode()
+        if text.isprintable():
+            return text
     # JSON may contain what a terminal interprets, such as C1 controls and bidi marks.
     return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
 

@@ -88,8 +88,10 @@ def _ages(events: Sequence[ev.Replayed]) -> Columns:
 
 
 def _shares(events: Sequence[ev.Replayed]) -> Columns:
-    known = (event for event in events if event.age is not None and event.window)
-    return (((), [event.age / event.window for event in known]),)  # type: ignore[operator]
+    shares = [
+        age / event.window for event in events if (age := event.age) is not None and event.window
+    ]
+    return (((), shares),)
 
 
 def _states(event: ev.StoreSampled) -> Numbers:

@@ -9,7 +9,7 @@
 
 The context of the first run is kept with its result (25 bytes), so a replay is linked to it in any
 process and after any time, if the default codec made the result. An `Outbox` writes the current
-context into every message. If the surrounding span is not sampled, no span is made.
+context into every message, and a consumer continues it. If the surrounding span is not sampled, no span is made.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import CoroutineType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from .. import events as ev
+from .._core.durable.run_state import Suspending, parts_of
+from .._core.durable.run_suspension import is_unfinished
 from .._values.context import active
 from .._values.drivers import driver
 from .._values.keys import Key
@@ -33,7 +36,8 @@ from ._tally import Tally
 
 with driver("opentelemetry"):
     from opentelemetry import metrics, trace
-    from opentelemetry.context import Context, get_current
+    from opentelemetry.context import Context, attach, detach, get_current
+    from opentelemetry.propagate import extract
     from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags
 
 __all__ = ["OpenTelemetryObserver"]
@@ -47,7 +51,7 @@ _UNITS: Final = {"": "1", "seconds": "s", "bytes": "By", "ratio": "1"}
 
 
 class OpenTelemetryObserver:
-    """Metrics and spans. Without an SDK, the API does nothing.
+    """Metrics and spans. Without an SDK, the API does nothing. Observers of one provider share its metrics.
 
     ``metrics=False`` leaves the metrics to another observer, ``spans=False`` the spans.
     """
@@ -63,7 +67,7 @@ class OpenTelemetryObserver:
         self._spans = trace.get_tracer("twicesafe", __version__, tracer_provider) if spans else None
         self._updates: dict[type[ev.Event], tuple[Callable[[Any], object], ...]] = {}
         if metrics:
-            self._updates = _Instruments(meter_provider).updates
+            self._updates |= _instruments_of(meter_provider).updates
         if spans:
             for event, act in _SPANS.items():
                 made = partial(act, self)
@@ -78,9 +82,15 @@ class OpenTelemetryObserver:
     # -- tracing the handler (`events.Tracer`) ------------------------------------------------
 
     def trace(self, key: Key, run: Callable[[], Any]) -> Callable[[], Any]:
-        if self._spans is None or _is_unsampled():
+        if self._spans is None or _is_sampled() is False:
             return run
         return partial(self._run_in_span, key, run)
+
+    def trace_message(
+        self, headers: Mapping[str, str], run: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The handler of a message belongs to the trace of its producer, and has its baggage."""
+        return run if self._spans is None else partial(_run_in_trace, headers, run)
 
     def trace_step(self, key: Key, name: str, run: Callable[[], Any]) -> Callable[[], Any]:
         """A step of a durable run: it has its own span, which is current while the step runs."""
@@ -98,7 +108,7 @@ class OpenTelemetryObserver:
         name: str = "twicesafe handler",
         more: Mapping[str, str] = _NOTHING,
     ) -> Any:
-        if _is_unsampled():  # asked here, because most duplicates run no handler
+        if _is_sampled() is False:  # asked here, because most duplicates run no handler
             return run()
         assert self._spans is not None
         claim = active.get()
@@ -126,14 +136,14 @@ class OpenTelemetryObserver:
     # -- spans of what is over ----------------------------------------------------------------
 
     def _started(self, event: ev.Started) -> None:
-        if event.store is not None and type(get_current().get(_SPAN)) is not NonRecordingSpan:
+        if event.store is not None:
             self._past("twicesafe claim", event.key, event.store, SpanKind.CLIENT)
 
     def _waited(self, event: ev.Waited) -> None:
         self._past("twicesafe wait", event.key, event.seconds, SpanKind.INTERNAL)
 
     def _past(self, name: str, key: Key, seconds: float, kind: SpanKind) -> None:
-        if not _current_span().is_recording():
+        if not _is_sampled():
             return
         assert self._spans is not None
         end = time.time_ns()
@@ -142,7 +152,7 @@ class OpenTelemetryObserver:
         self._spans.start_span(name, kind=kind, attributes=attributes, start_time=begin).end(end)
 
     def _replayed(self, event: ev.Replayed) -> None:
-        if _is_unsampled():
+        if _is_sampled() is False:
             return
         assert self._spans is not None
         asked = event.store is not None
@@ -214,6 +224,23 @@ class _Instruments:
         ]
 
 
+_of_providers: WeakKeyDictionary[metrics.MeterProvider, _Instruments] = WeakKeyDictionary()
+_of_all: list[_Instruments] = []
+"""Those of the global provider. It may be set later than the first observer is made, but only once."""
+
+
+def _instruments_of(provider: metrics.MeterProvider | None) -> _Instruments:
+    """One for each provider: the SDK would export a second counter of the same name beside the first."""
+    if provider is None:
+        if not _of_all:
+            _of_all.append(_Instruments(None))
+        return _of_all[0]
+    found = _of_providers.get(provider)
+    if found is None:
+        found = _of_providers[provider] = _Instruments(provider)
+    return found
+
+
 def _reader(
     tally: Tally, row: Metric
 ) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
@@ -227,12 +254,20 @@ def _reader(
 # --- contexts --------------------------------------------------------------------------------
 
 
-def _is_unsampled() -> bool:
-    """The surrounding span is known and is not recorded: neither are ours."""
+def _is_sampled() -> bool | None:
+    """Whether the surrounding span is sampled, as ours will be; None: there is none.
+
+    The span of another process never records here: only the flags (3) of its context tell, if it is valid (5).
+    """
     current = get_current().get(_SPAN)
-    if type(current) is NonRecordingSpan:  # most are; asking an abstract class takes twice as long
-        return current is not trace.INVALID_SPAN
-    return isinstance(current, Span) and not current.is_recording()
+    if current is None:
+        return None
+    if type(current) is NonRecordingSpan:
+        context = current.get_span_context()  # a tuple: its properties take several times as long
+        if context[3] & 1:
+            return True
+        return False if context[5] else None
+    return current.is_recording() if isinstance(current, Span) else None
 
 
 def _packed(span: Span) -> bytes:
@@ -268,6 +303,30 @@ def _ended_by_error(span: Span, run: Callable[[], Any]) -> Any:
         raise
 
 
+def _run_in_trace(headers: Mapping[str, str], run: Callable[..., Any], *args: Any) -> Any:
+    try:
+        context = extract(headers, get_current())
+    except Exception:  # of a propagator
+        _log.exception("the trace of a message could not be read; its handler has its own")
+        return run(*args)
+    token = attach(context)
+    try:
+        value = run(*args)
+    finally:
+        detach(token)
+    if type(value) is CoroutineType and _has_loop():
+        return _awaited_in_trace(context, value)
+    return value
+
+
+async def _awaited_in_trace(context: Context, work: Coroutine[Any, Any, Any]) -> Any:
+    token = attach(context)
+    try:
+        return await work
+    finally:
+        detach(token)
+
+
 async def _awaited(span: Span, work: Coroutine[Any, Any, Any]) -> Any:
     with trace.use_span(
         span, end_on_exit=False, record_exception=False, set_status_on_exception=False
@@ -282,11 +341,17 @@ async def _awaited(span: Span, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _fail(span: Span, error: BaseException) -> None:
-    """The type of the error, not its text: a message may contain what the sender sent."""
+    """The type of the error, not its text: a message may contain what the sender sent.
+
+    A durable run that sleeps or waits ends its function by an exception, and has not failed.
+    """
+    if all(isinstance(part, Suspending) or is_unfinished(part) for part in parts_of(error)):
+        span.set_attribute("twicesafe.suspended", True)
+        return _end(span)
     name = type(error).__qualname__
     span.set_attribute("error.type", name)
     span.set_status(trace.Status(trace.StatusCode.ERROR, name))
-    _end(span)
+    return _end(span)
 
 
 def _end(span: Span) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "StepCall",
     "StepClaim",
     "StepOptions",
+    "Suspending",
     "Undo",
     "Unwind",
     "checked_name",
@@ -61,6 +62,10 @@ class Unwind(BaseException):
 
     Not an `Exception`, so that a function's own ``except Exception`` does not catch it.
     """
+
+
+class Suspending(Unwind):
+    """Ends the user's function because the run sleeps or waits, which is no failure."""
 
 
 def parts_of(error: BaseException) -> Iterator[BaseException]:
@@ -204,8 +209,10 @@ class RunState:
                 "run; wait for all of them in the function",
                 key=self.claim.key,
             )
-        if self.undoing or self.leaving or self.aborted is not None:
+        if self.undoing or self.aborted is not None:
             raise Unwind
+        if self.leaving:
+            raise Suspending
         if _forking.pid != self._pid:
             raise LeaseLostError(
                 "this process was forked in the run; only the parent runs its steps",

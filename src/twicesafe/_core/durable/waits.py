@@ -14,7 +14,7 @@ from ..._values.steps import SIGNAL, Step, StepState
 from ...errors import StepMismatchError, TwicesafeError
 from ..commands import Flow, Raised, Reply, Returned, Sleep
 from .run_requests import FOREVER, LoadRun, RecordStep, Run
-from .run_state import RunState, Unwind
+from .run_state import RunState, Suspending
 from .step_records import decoded, record
 
 __all__ = ["TIMED_OUT", "others_first", "sleep", "wait"]
@@ -117,7 +117,7 @@ def _leave(state: RunState, name: str, due: int | None) -> Flow[None]:
         if not state.leaving:  # the function itself gave up, for example by `asyncio.timeout`
             state.suspends.pop(name, None)
             state.waits.pop(name, None)
-    raise Unwind
+    raise Suspending
 
 
 def _open_or_last(state: RunState, name: str) -> Flow[None]:

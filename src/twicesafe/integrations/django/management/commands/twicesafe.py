@@ -6,6 +6,7 @@ and TWICESAFE_STORE_URL still come first. A key ring that TWICESAFE names (``"en
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from typing import Any
@@ -30,10 +31,10 @@ class Command(BaseCommand):  # type: ignore[misc]
         sys.exit(self._run(argv[2:]))
 
     def add_arguments(self, parser: Any) -> None:
-        parser.add_argument("words", nargs="*")
+        parser.add_argument("words", nargs=argparse.REMAINDER)
 
     def handle(self, *, words: list[str], **options: Any) -> None:
-        """``call_command("twicesafe", "stats")``"""
+        """``call_command("twicesafe", "keys", "list", "--stuck")``"""
         status = self._run(words)
         if status:
             raise CommandError(f"twicesafe ended with status {status}", returncode=status)
