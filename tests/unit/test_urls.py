@@ -148,6 +148,15 @@ async def test_without_a_url_it_is_a_file_in_the_users_data_folder(own_home: Pat
         assert (await awaited.process("k", one)).replayed
 
 
+def test_the_data_folder_may_have_characters_with_a_meaning_in_urls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "50%25 of #1?"))
+    Receiver.open().close()
+    assert (tmp_path / "50%25 of #1?" / "twicesafe" / "twicesafe.db").exists()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_spaces_and_absolute_paths(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/with%20space.db")
     store.close()
