@@ -79,4 +79,3 @@ def _libpq(options: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in options.items()
         if isinstance(value, str | int) and value != "" and name not in _NOT_LIBPQ
     }
-
