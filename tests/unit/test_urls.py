@@ -78,9 +78,28 @@ def test_a_file_that_this_user_may_not_write_to_is_an_error_with_a_next_step(
         file.errors(),
     ):
         reader.execute("DELETE FROM twicesafe_keys")
+    whole = path.read_bytes()
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(StoreUnavailableError, match="check the path"):
         open_store(f"sqlite:///{path}")
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StoreUnavailableError, match="restore it from a backup"):
+        open_store(f"sqlite:///{path}")
+
+
+def test_a_lock_of_another_program_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "keys.db"
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+        closing(open_store(f"sqlite:///{path}")),
+    ):
+        other.execute("BEGIN EXCLUSIVE")
+        with (
+            pytest.raises(StoreUnavailableError, match="another program has locked it"),
+            DatabaseFile(path, "full", 0.01).errors(),
+            closing(sqlite3.connect(path, timeout=0)) as third,
+        ):
+            third.execute("CREATE TABLE mine (id)")
 
 
 def test_options_have_the_types_of_their_defaults() -> None:
