@@ -57,6 +57,14 @@ def test_one_effect_and_the_whole_answer(library: Library, stage: Stage, flaky: 
     assert set(server.keys) == {got.sent.key}
 
 
+def test_an_answer_that_is_no_http_is_retried(library: Library, flaky: Make):
+    server = flaky(b"garbage\r\n\r\n", response(201))
+    got = library.send(server.url)
+    assert (got.status, got.sent.attempts) == (201, 2)
+    assert len(server.keys) == 2
+    assert len(set(server.keys)) == 1
+
+
 def test_while_the_first_is_running_the_client_waits_as_retry_after_says(
     library: Library, stage: Stage, flaky: Make
 ):

@@ -203,6 +203,33 @@ def test_rows_that_a_middleware_inside_cut_off_are_not_replayed_as_all_of_them(s
     assert (reply.status, reply.problem) == (410, "result-not-kept")
 
 
+@pytest.mark.item("T1")
+@pytest.mark.parametrize("place", ["outside", "inside"])
+async def test_a_layer_that_hides_the_end_of_a_stream_belongs_outside(place: str):
+    """`BaseHTTPMiddleware` ends a stream that raises as if it were complete, so inside it cannot be noticed."""
+
+    async def export(request: Request) -> StreamingResponse:
+        async def rows() -> AsyncIterator[bytes]:
+            yield b"row 1\n"
+            raise ValueError("the database is gone")
+
+        return StreamingResponse(rows())
+
+    ours = Middleware(IdempotencyMiddleware, receiver=AsyncReceiver(AsyncMemoryStore()))
+    layers = [Middleware(Outer), ours] if place == "outside" else [ours, Middleware(Outer)]
+    app = Starlette(routes=[Route("/export", export, methods=["POST"])], middleware=layers)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        first, again = [
+            await client.post("/export", headers={"Idempotency-Key": "k"}) for _ in range(2)
+        ]
+    assert (first.status_code, first.content) == (200, b"row 1\n")
+    if place == "outside":
+        assert again.json()["type"].endswith("outcome-unknown")
+    else:
+        assert (again.status_code, again.content) == (200, b"row 1\n")
+
+
 class Looks:
     """A layer outside that reports routes, as those for metrics and traces do."""
 

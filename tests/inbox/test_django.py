@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from twicesafe import Inbox, Outbox, SchemaVersionError
@@ -35,12 +36,12 @@ def entry(engine: str, url: str, folder: Path) -> dict[str, Any]:
 class Project:
     """The small project on one of its databases; ``manage.py`` is a process, as ever."""
 
-    def __init__(self, engine: str, url: str, folder: Path) -> None:
+    def __init__(self, engine: str, url: str, folder: Path, **settings: Any) -> None:
         self.url = f"sqlite:///{folder / 'shop.db'}" if engine == "sqlite" else url
         self._environment = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.inbox.project.settings",
-            "DATABASE": json.dumps(entry(engine, url, folder)),
+            "DATABASE": json.dumps(entry(engine, url, folder) | settings),
             "DATABASE_DRIVER": "pymysql" if engine == "mariadb" else "",
             "PYTHONWARNINGS": "default",
         }
@@ -79,6 +80,39 @@ def test_the_project_passes_its_own_tests(project: Project):
     said = project.manage("test", "tests.inbox.project.payments.tests", "--noinput")
     assert "Ran 13 tests" in said
     assert "being accessed by other users" not in said
+
+
+FAIL = """
+from django.db import connection, transaction
+from tests.inbox.project.payments import handling
+from twicesafe.integrations.django_inbox.models import Record
+
+try:
+    with transaction.atomic():
+        handling.inbox.process(connection, "m-1", lambda: 1 // 0)
+except ZeroDivisionError:
+    handling.inbox.close()
+print([record.attempt for record in Record.objects.all()])
+"""
+
+
+def test_the_own_connection_uses_the_options_of_the_database(postgres_url: str, tmp_path: Path):
+    """Otherwise it does not find the tables, and a message that always fails is never parked."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA app")
+    options = {"options": "-c search_path=app", "pool": {"min_size": 1}, "sslmode": "prefer"}
+    project = Project("postgres", postgres_url, tmp_path, OPTIONS=options)
+    project.manage("migrate")
+    assert "[1]" in project.manage("shell", "-c", FAIL)
+
+
+def test_a_path_may_have_characters_with_a_meaning_in_urls(tmp_path: Path):
+    folder = tmp_path / "50%25 of #1?"
+    folder.mkdir()
+    project = Project("sqlite", "", folder)
+    project.manage("migrate")
+    assert "[1]" in project.manage("shell", "-c", FAIL)
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
 def test_a_fresh_database_is_checked_and_migrated(project: Project):

@@ -614,6 +614,60 @@ def test_outcome_true_returns_the_outcome(bench: Bench) -> None:
     assert counter.runs == 1
 
 
+@pytest.mark.parametrize("key", [("tenant", "id"), 7, ["id"], b"id"])
+@pytest.mark.parametrize("make", ["idempotent", "durable"])
+def test_a_key_is_a_name_or_a_function(receiver: Receiver, key: Any, make: str) -> None:
+    """Not only when it is called."""
+
+    def charge(tenant: str, id: str) -> None: ...  # noqa: A002
+
+    with pytest.raises(ConfigurationError, match=r"name of one parameter, or a function, such as"):
+        getattr(receiver, make)(key=key)(charge)
+    with pytest.raises(ConfigurationError, match=r"use a function, such as key=lambda"):
+        receiver.process_many([{"id": 1}], str, key=key)
+
+
+EARLY = """
+from __future__ import annotations
+from dataclasses import dataclass
+from twicesafe import Receiver, Steps
+
+receiver = Receiver.open("memory://")
+
+@receiver.idempotent(key="id")
+def charge(id: str) -> list[Receipt]:
+    return [Receipt(id)]
+
+@receiver.durable(key="id")
+def checkout(steps: Steps, id: str, earlier: Receipt, unknown: OnlyForTypeCheckers = None) -> Receipt:
+    return Receipt(steps.run("ship", str, earlier.id))
+
+@dataclass
+class Receipt:
+    id: str
+
+    @receiver.idempotent(key="id")
+    @classmethod
+    def of(cls, id: str) -> Receipt:
+        return cls(id)
+"""
+
+
+@pytest.mark.parametrize("function", ["charge", "checkout", "of"])
+def test_a_function_may_be_decorated_before_its_classes_are_defined(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = types.ModuleType("early")
+    monkeypatch.setitem(sys.modules, "early", module)
+    exec(EARLY, module.__dict__)
+    receipt = module.Receipt
+    call = receipt.of if function == "of" else getattr(module, function)
+    args = ("a", receipt("a")) if function == "checkout" else ("a",)
+    wanted = [receipt("a")] if function == "charge" else receipt("a")
+    assert call(*args) == call(*args) == wanted
+    module.receiver.close()
+
+
 def test_a_function_that_returns_the_outcome_says_so(receiver: Receiver) -> None:
     @receiver.idempotent(key="order", outcome=True)
     def charge(order: str) -> int:

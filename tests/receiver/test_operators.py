@@ -79,6 +79,18 @@ def test_forget_erases_but_a_late_duplicate_does_not_run(bench: Bench) -> None:
     assert [entry.action for entry in bench.audit("k")] == ["forget"]
 
 
+@pytest.mark.parametrize("act", ["release", "resolve"])
+def test_the_error_for_a_forgotten_key_offers_nothing_that_is_refused_too(
+    bench: Bench, act: str
+) -> None:
+    bench.process("tx-1", lambda: 1)
+    bench.forget("tx-1", by="ana", why="erasure")
+    more = {"release": {"force": True}, "resolve": {"value": 2}}[act]
+    with pytest.raises(UsageError, match="stays until its retention ends") as refused:
+        getattr(bench, act)("tx-1", by="ana", why="again", **more)
+    assert "force" not in str(refused.value)
+
+
 def test_work_in_progress_cannot_be_forgotten(bench: Bench) -> None:
     counter = Counter()
     first = bench.start(bench.process, "k", counter.slow)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import psycopg
 import pytest
@@ -79,6 +80,20 @@ def test_a_server_that_never_answers(kind: str, black_hole: int):
     error = met(kind, url)
     assert isinstance(error, StoreUnavailableError)
     assert not any(secret in every_word(error) for secret in SHOWN)
+
+
+@pytest.mark.parametrize("way", ["options", "environment"])
+def test_a_url_without_a_host(
+    kind: str, postgres: Any, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``postgresql:///shop``, as most pages write it: the host is in the options or the environment, or it is a socket."""
+    place = {"host": "127.0.0.1", "port": str(postgres.port), "user": "postgres"}
+    if way == "environment":
+        for name, value in place.items():
+            monkeypatch.setenv(f"PG{name.upper()}", value)
+    options = urlencode({"table": "hostless", **(place if way == "options" else {})})
+    with DriverReceiver(kind, f"postgresql:///postgres?{options}") as client:
+        assert client.process("k", str, 1).value == "1"
 
 
 def test_a_missing_database(kind: str, postgres: Any):

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.polling import until
-from twicesafe import Key, LeaseLostError, current_claim, current_key, key_scope
+from twicesafe import (
+    InvalidKeyError,
+    Key,
+    LeaseLostError,
+    UsageError,
+    current_claim,
+    current_key,
+    key_scope,
+)
 from twicesafe import events as ev
 from twicesafe._core.protocol import Ack, Claimed, Verdict
 from twicesafe._runtime.lease_keeper import LeaseKeeper
@@ -353,6 +363,51 @@ def test_scopes_do_not_leak_into_other_threads() -> None:
         thread.start()
         thread.join()
     assert seen == [()]
+
+
+def test_a_scope_can_be_used_again_and_by_several_threads() -> None:
+    tenant, seen = key_scope("tenant"), []
+    begun = threading.Barrier(2, timeout=60)
+
+    def use() -> None:
+        with tenant, tenant:
+            begun.wait()
+            seen.append(scope_of_context())
+        seen.append(scope_of_context())
+
+    with ThreadPoolExecutor(2) as pool:
+        for ended in [pool.submit(use), pool.submit(use)]:
+            ended.result()
+    assert sorted(seen) == [(), (), ("tenant", "tenant"), ("tenant", "tenant")]
+
+
+def test_a_scope_that_ends_in_another_context_is_an_error() -> None:
+    """As in a blocking dependency of FastAPI: its two halves run in two threads, its route in neither context."""
+
+    def dependency() -> Iterator[None]:
+        with key_scope("tenant"):
+            yield
+
+    block = dependency()
+    contextvars.copy_context().run(next, block)
+    assert scope_of_context() == ()
+    with pytest.raises(UsageError, match="in another thread or task than it began in"):
+        contextvars.copy_context().run(next, block)
+
+
+def test_a_scope_is_no_decorator() -> None:
+    """An async function or a generator would run after the block has ended, so for another tenant."""
+
+    async def pay() -> None: ...
+
+    with pytest.raises(UsageError, match=r"write `with key_scope\(…\):` inside the function"):
+        key_scope("tenant")(pay)
+
+
+@pytest.mark.parametrize("part", [None, 7, "", "x" * 256, ("a", "b")])
+def test_a_scope_refuses_what_cannot_be_part_of_a_key(part: Any) -> None:
+    with pytest.raises(InvalidKeyError, match="scope part"):
+        key_scope(part)
 
 
 def test_the_current_claim_and_its_deadline() -> None:

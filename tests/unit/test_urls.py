@@ -78,9 +78,28 @@ def test_a_file_that_this_user_may_not_write_to_is_an_error_with_a_next_step(
         file.errors(),
     ):
         reader.execute("DELETE FROM twicesafe_keys")
+    whole = path.read_bytes()
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(StoreUnavailableError, match="check the path"):
         open_store(f"sqlite:///{path}")
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StoreUnavailableError, match="restore it from a backup"):
+        open_store(f"sqlite:///{path}")
+
+
+def test_a_lock_of_another_program_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "keys.db"
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+        closing(open_store(f"sqlite:///{path}")),
+    ):
+        other.execute("BEGIN EXCLUSIVE")
+        with (
+            pytest.raises(StoreUnavailableError, match="another program has locked it"),
+            DatabaseFile(path, "full", 0.01).errors(),
+            closing(sqlite3.connect(path, timeout=0)) as third,
+        ):
+            third.execute("CREATE TABLE mine (id)")
 
 
 def test_options_have_the_types_of_their_defaults() -> None:
@@ -146,6 +165,15 @@ async def test_without_a_url_it_is_a_file_in_the_users_data_folder(own_home: Pat
 
     async with AsyncReceiver.open() as awaited:
         assert (await awaited.process("k", one)).replayed
+
+
+def test_the_data_folder_may_have_characters_with_a_meaning_in_urls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "50%25 of #1?"))
+    Receiver.open().close()
+    assert (tmp_path / "50%25 of #1?" / "twicesafe" / "twicesafe.db").exists()
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_spaces_and_absolute_paths(tmp_path: Path) -> None:

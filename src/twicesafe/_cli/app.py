@@ -20,7 +20,7 @@ import typer.completion
 import typer.core
 
 from .. import __version__
-from .exits import DONE, READER_LEFT, report_error
+from .exits import DONE, NO, READER_LEFT, report_error
 from .options import JsonOption, flag
 from .output import Screen
 
@@ -215,6 +215,7 @@ def app_of(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status. Errors are printed here, on stderr."""
+    status = DONE
     try:
         status = _run(arguments)
         if sys.stdout is not None:
@@ -224,10 +225,17 @@ def run(arguments: Sequence[str]) -> int:
             error.__context__, BrokenPipeError
         ):
             raise
-        # The reader closed the pipe (`| head`). Without this, Python would report it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return READER_LEFT
+    except OSError as error:  # the disk is full
+        _drop_output()
+        return status or report_error(Screen("--json" in arguments), error) or NO
     return status
+
+
+def _drop_output() -> None:
+    """Without this, Python would write the rest at exit, and report the error again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str]) -> int:

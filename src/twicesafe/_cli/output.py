@@ -85,7 +85,7 @@ class Screen:
         if os.environ.get("NO_COLOR"):
             common["no_color"] = True
         self.out = Console(file=sys.stdout, width=_width_of(sys.stdout), **common)
-        self.err = Console(file=sys.stderr, **common)
+        self.err = Console(file=sys.stderr, stderr=True, **common)
 
     @property
     def piped(self) -> bool:
@@ -122,13 +122,14 @@ class Screen:
         print(f'\n], "after": "", "unreadable": {as_json(list(unreadable), None)}}}', flush=True)
 
     def fault(self, error: dict[str, Any]) -> None:
-        print(as_json({"error": error}, None), file=sys.stderr, flush=True)
+        if sys.stderr is not None:  # else print would take stdout
+            print(as_json({"error": error}, None), file=sys.stderr, flush=True)
 
 
-def _width_of(stream: TextIO) -> int | None:
+def _width_of(stream: TextIO | None) -> int | None:
     """None: the width of the terminal, or COLUMNS. In a pipe a table row stays on one line, so that
-    grep and cut see all of it."""
-    return None if stream.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
+    grep and cut see all of it. Without a stream, stdout is closed."""
+    return None if stream is None or stream.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
 
 
 def as_json(document: object, indent: int | None = 2) -> str:

@@ -41,6 +41,7 @@ class HandlerProfile:
         "_no_arguments",
         "_plain",
         "_positional",
+        "_returning",
         "_signature",
         "_skip",
         "declared",
@@ -49,9 +50,15 @@ class HandlerProfile:
         "problem",
     )
 
+    declared: Any
+    """The type that the return annotation names."""
+
     def __init__(self, handler: Callable[..., Any], method: bool) -> None:
         expect_callable(handler)
-        self.declared = resolve_return_type(handler)
+        self._returning = _annotated(handler)
+        declared = resolve_return_type(handler)
+        if declared is not Any:
+            self.declared = declared
         self.problem = problem_of(handler)
         self._home = getattr(handler, "__globals__", None)  # kept alive: `_source_of` uses its id
         # A partial's own arguments are part of the call: charge("EUR", 5) is not charge("USD", 5).
@@ -71,6 +78,15 @@ class HandlerProfile:
         self.least, self.most = positional_counts(self._bound or handler)
         self._fitting: set[tuple[Any, ...]] = set()
         self._no_arguments: bytes | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """`declared`, at its first use, if it could not be resolved before: a function is often decorated before
+        the classes that its annotation names are defined, such as the class of a method."""
+        if name != "declared":
+            raise AttributeError(name)
+        function = self._returning()
+        self.declared = Any if function is None else resolve_return_type(function)
+        return self.declared
 
     @property
     def is_method(self) -> bool:
@@ -229,6 +245,16 @@ def _source_of(function: FunctionType) -> Any:
     except TypeError:
         return None
     return code, declared
+
+
+def _annotated(handler: Any) -> Callable[[], FunctionType | None]:
+    """The function that has a handler's annotations. Weak, because a profile is kept by its function."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not isinstance(handler, (FunctionType, MethodType)):
+        handler = getattr(type(handler), "__call__", handler)  # noqa: B004 - its annotations
+    function = getattr(handler, "__func__", handler)
+    return weakref.ref(function) if isinstance(function, FunctionType) else lambda: None
 
 
 def check_setting(setting: Any) -> FingerprintSetting:

@@ -117,7 +117,8 @@ def operate(key: Key, ask: Release | Resolve | Forget | Discard) -> Flow[None]:
         )
     row = yield Read(key.id)
     state = "unknown" if row is None else row.state.value
-    raise UsageError(f"cannot {ask.op} a {state} record: {_ADVICE[ask.op]}", key=key)
+    advice = _FORGOTTEN if state == State.FORGOTTEN else _ADVICE[ask.op]
+    raise UsageError(f"cannot {ask.op} a {state} record: {advice}", key=key)
 
 
 def check_operator(key: Key | None, by: object, why: object) -> None:
@@ -135,6 +136,10 @@ def check_operator(key: Key | None, by: object, why: object) -> None:
                 key=key,
             )
 
+
+_FORGOTTEN = (
+    "it stays until its retention ends, so that no late repeat runs; new work needs a new key"
+)
 
 _ADVICE: dict[str, str] = {
     "restart": "it already has an answer; to run the work again, pass force=True",

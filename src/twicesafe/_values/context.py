@@ -10,20 +10,19 @@ made in its block, except absolute ones.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
-from ..errors import LeaseLostError
+from ..errors import LeaseLostError, UsageError
+from .keys import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from .clocks import WorkerClock
-    from .keys import Key
     from .records import Cause
 
 __all__ = [
@@ -111,15 +110,40 @@ def current_key() -> Key | None:
     return None if claim is None else claim.key
 
 
-@contextlib.contextmanager
-def key_scope(*parts: str) -> Iterator[tuple[str, ...]]:
+class _ScopeBlock:
+    """What `key_scope` returns. It holds no state, so that threads and tasks may share one."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: tuple[str, ...]) -> None:
+        self._parts = Key("-", parts).scope  # a scope is checked like any other
+
+    def __enter__(self) -> tuple[str, ...]:
+        scope = (*_scope.get(), *self._parts)
+        _scope.set(scope)
+        return scope
+
+    def __exit__(self, *exc: object) -> None:
+        scope = _scope.get()
+        outer = len(scope) - len(self._parts)
+        if scope[max(0, outer) :] != self._parts:
+            raise UsageError(
+                "a block of key_scope() ended in another thread or task than it began in, so keys in between "
+                "may lack its scope; begin and end it in one function, or make the generator async (a blocking "
+                "dependency of FastAPI runs in other threads)"
+            )
+        _scope.set(scope[:outer])
+
+    def __call__(self, function: object) -> NoReturn:
+        raise UsageError(
+            "key_scope() is no decorator: an async function or a generator would run after its block ended, "
+            "without the scope; write `with key_scope(…):` inside the function"
+        )
+
+
+def key_scope(*parts: str) -> _ScopeBlock:
     """Prefix every key in this block, except absolute ones, with these scope parts; scopes nest."""
-    scope = (*_scope.get(), *parts)
-    token = _scope.set(scope)
-    try:
-        yield scope
-    finally:
-        _scope.reset(token)
+    return _ScopeBlock(parts)
 
 
 scope_of_context: Callable[[], tuple[str, ...]] = _scope.get

@@ -34,7 +34,12 @@ with driver("aiohttp"):
 __all__ = ["RetryMiddleware"]
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-_CUT = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+_CUT = (
+    aiohttp.ClientConnectionError,
+    aiohttp.ClientPayloadError,
+    aiohttp.ClientResponseError,  # from below a middleware: what came is no HTTP
+    TimeoutError,
+)
 _ONCE = (AsyncIterablePayload, BodyPartReaderPayload)
 """Bodies that can be read once."""
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from .._core.consuming.message import KEY_HEADER, Message
 from .._core.consuming.source import Source
@@ -65,7 +65,7 @@ def destination(url: str | Publisher) -> tuple[Publisher, str | None]:
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     topics = [value for name, value in pairs if name == "topic"]
     rest = urlencode([(name, value) for name, value in pairs if name != "topic"])
-    plain = urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
+    plain = f"{parts.scheme}://{parts.netloc}{parts.path}{'?' * bool(rest)}{rest}"
     return open_publisher(plain), topics[-1] if topics else None
 
 

@@ -43,7 +43,7 @@ from .._values.policy import Policy
 from .._values.settings import seconds
 from ..errors import UsageError
 from ..receiver import Receiver
-from ..receiver._base import check_receiver
+from ..receiver._base import check_key, check_receiver
 from ..receiver._batches import checked_concurrency
 from ..receiver._queue_delivery import policy_for_redelivery, queue_decides, verdicts_on
 
@@ -85,6 +85,7 @@ def batch_handler(
     name), then the ARN.
     """
     check_receiver(receiver, Receiver, "batch_handler")
+    check_key(key)
     policy = policy_for_redelivery(receiver.policy, "queues")
     most = checked_concurrency(concurrency)
 
@@ -147,6 +148,7 @@ def event_handler(
     part of the event must be the same in every delivery; by default all of it.
     """
     check_receiver(receiver, Receiver, "event_handler")
+    check_key(key)
 
     def decorate(
         function: Callable[[Any, Any], Any],

@@ -29,7 +29,7 @@ from .._values.drivers import driver
 from .._values.keys import Key, KeyLike
 from .._values.settings import seconds
 from ..receiver import Receiver
-from ..receiver._base import check_receiver
+from ..receiver._base import check_key, check_receiver
 from ..receiver._queue_delivery import (
     attempt_error,
     delivery,
@@ -61,6 +61,7 @@ def idempotent_task(receiver: Receiver, *, key: Callable[..., KeyLike] | None = 
     are compared if the receiver has ``fingerprint=True``.
     """
     check_receiver(receiver, Receiver, "idempotent_task")
+    check_key(key)
     home = receiver.options(policy=policy_for_redelivery(receiver.policy, "task queues"))
 
     class IdempotentTask(Task):  # type: ignore[misc]

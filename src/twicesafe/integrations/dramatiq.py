@@ -30,7 +30,7 @@ from .._core.consuming.verdicts import Verdict
 from .._values.drivers import driver
 from .._values.keys import Key, KeyLike
 from ..receiver import Receiver
-from ..receiver._base import check_receiver
+from ..receiver._base import check_key, check_receiver
 from ..receiver._queue_delivery import (
     attempt_error,
     delivery,
@@ -85,6 +85,7 @@ class IdempotentActors(Middleware):
     def _wrapped(self, broker: Broker, actor: Actor[Any, Any]) -> Callable[..., Any]:
         function: Callable[..., Any] = actor.fn
         key: Callable[..., KeyLike] | None = actor.options.get("idempotency_key")
+        check_key(key)
         owner = self.receiver.options(scope=(*self.receiver.scope, actor.actor_name))
 
         @functools.wraps(function)

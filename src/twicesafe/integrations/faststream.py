@@ -33,7 +33,7 @@ from .._core.consuming.verdicts import is_counted
 from .._values.drivers import driver
 from .._values.keys import KeyLike
 from ..receiver import AsyncReceiver
-from ..receiver._base import check_receiver
+from ..receiver._base import check_key, check_receiver
 from ..receiver._queue_delivery import (
     LONGEST_PAUSE,
     delivery,
@@ -77,6 +77,7 @@ class IdempotentMessages:
         dead_letter: DeadLetters | None = None,
     ) -> None:
         check_receiver(receiver, AsyncReceiver, type(self).__name__)
+        check_key(key)
         policy = policy_for_redelivery(receiver.policy, "messages")
         self.receiver = receiver.options(policy=policy, fingerprint=lambda message: message.body)
         self.key = key or message_key

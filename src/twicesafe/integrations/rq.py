@@ -27,7 +27,7 @@ from .._core.consuming.verdicts import Verdict
 from .._values.drivers import driver
 from .._values.keys import Key, KeyLike
 from ..receiver import Receiver
-from ..receiver._base import check_receiver
+from ..receiver._base import check_key, check_receiver
 from ..receiver._queue_delivery import (
     attempt_error,
     delivery,
@@ -63,6 +63,7 @@ def idempotent_job(receiver: Receiver, *, key: Callable[..., KeyLike] | None = N
     are compared if the receiver has ``fingerprint=True``.
     """
     check_receiver(receiver, Receiver, "idempotent_job")
+    check_key(key)
     home = receiver.options(policy=policy_for_redelivery(receiver.policy, "task queues"))
 
     class IdempotentJob(Job):

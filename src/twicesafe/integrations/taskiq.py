@@ -26,7 +26,7 @@ from .._values.drivers import driver
 from .._values.keys import Key, KeyLike
 from ..errors import ConfigurationError
 from ..receiver import AsyncReceiver
-from ..receiver._base import check_receiver
+from ..receiver._base import check_key, check_receiver
 from ..receiver._queue_delivery import (
     attempt_error,
     delivery,
@@ -58,6 +58,7 @@ def idempotent_task(
     the arguments that were sent, without Taskiq's dependencies.
     """
     check_receiver(receiver, AsyncReceiver, "idempotent_task")
+    check_key(key)
     policy_for_redelivery(receiver.policy, "task queues")
 
     def decorate(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:

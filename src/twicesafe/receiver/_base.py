@@ -32,6 +32,7 @@ from .._values.hidden_keys import HiddenKeys
 from .._values.keys import Key, KeyLike, as_key
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
+from .._values.settings import shown
 from .._values.signed_key import require_signature
 from ..errors import ConfigurationError, stays_here
 from ..events._notifying import CarefulTracer
@@ -39,7 +40,7 @@ from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, mask
 from ._decorator import Decoration
 
-__all__ = ["ReceiverBase", "check_receiver", "fallback_of", "value_or_raise"]
+__all__ = ["ReceiverBase", "check_key", "check_receiver", "fallback_of", "value_or_raise"]
 
 
 _REPLAY = Verdict.REPLAY
@@ -239,6 +240,7 @@ class ReceiverBase:
     ) -> tuple[Self, HandlerProfile, Callable[..., Key]]:
         """The receiver, profile and key maker of one decorated function."""
         key, scope, fingerprint, policy = given
+        check_key(key, named=True)
         if not callable(function):
             raise ConfigurationError(f"idempotent must decorate a function, not {function!r}")
         inner = scope_of_function(function, key is not None) if scope is None else scope
@@ -306,6 +308,17 @@ def _without(
     return (
         tuple(None if arg is connection else arg for arg in args),
         {name: None if arg is connection else arg for name, arg in kwargs.items()},
+    )
+
+
+def check_key(key: object, *, named: bool = False) -> None:
+    """Raise if ``key=`` is neither a function nor None. ``named``: it may also be the name of a parameter."""
+    if key is None or callable(key) or (named and isinstance(key, str)):
+        return
+    form = "the name of one parameter, or a function" if named else "a function"
+    raise ConfigurationError(
+        f"key={shown(key)} is not valid: use {form}, such as key=lambda order: order['id']; a Key with a "
+        "scope has several parts"
     )
 
 

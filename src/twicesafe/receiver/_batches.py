@@ -13,7 +13,7 @@ from .._core.handler_profile import HandlerProfile
 from .._values.keys import Key, KeyLike
 from .._values.outcomes import Failure, Outcome
 from .._values.settings import expect, is_whole
-from ._base import ReceiverBase
+from ._base import ReceiverBase, check_key
 
 __all__ = ["calls_of", "checked_concurrency", "merged"]
 
@@ -27,6 +27,7 @@ def calls_of(
     recover: Recover | None = None,
 ) -> tuple[list[Call], dict[int, Failure]]:
     """One call per message; a message without a valid key becomes a failure."""
+    check_key(key)
     calls: list[Call] = []
     bad: dict[int, Failure] = {}
     for index, message in enumerate(messages):

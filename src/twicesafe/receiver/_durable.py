@@ -44,7 +44,7 @@ from .._values.keys import Key, KeyLike, new_owner
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
-from ._base import ReceiverBase, value_or_raise
+from ._base import ReceiverBase, check_key, value_or_raise
 from ._durable_arguments import DurableArguments
 from ._steps import AsyncSteps, Steps
 
@@ -84,6 +84,7 @@ class _DurableBase(Generic[P]):
         self._profile: HandlerProfile = profile_of(function)
         if self._profile.problem == "generator":
             raise refuse_generator(function)
+        check_key(given.key, named=True)
         if isinstance(given.key, str) and given.key not in self._arguments.names:
             raise ConfigurationError(
                 f"key={given.key!r} is not a parameter of {name_of(function)}; use one of "

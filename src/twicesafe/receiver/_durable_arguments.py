@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Final, get_type_hints
+from functools import cached_property
+from typing import Any, Final
 
 import msgspec
 
 from .._core.handler_call import name_of
-from .._values.codecs import Codec
+from .._values.codecs import Codec, resolve_parameter_types
 from .._values.signed_key import SignedKey
 from ..errors import (
     ConfigurationError,
@@ -41,10 +42,12 @@ class DurableArguments:
             )
         self._name = name_of(function)
         self._signature = signature.replace(parameters=parameters[1:])
-        try:
-            self._types = get_type_hints(function)
-        except Exception:  # a name that only type checkers know
-            self._types = {}
+        self._function = function
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        """At the first call: the function may be decorated before the classes that it names are defined."""
+        return resolve_parameter_types(self._function)
 
     @property
     def names(self) -> list[str]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
 
 from .._values.hidden_keys import HiddenKeys
 from .._values.settings import expect, seconds, suggestion
@@ -170,7 +170,7 @@ def default_url() -> str:
         raise ConfigurationError(
             f"there is no data folder for the default store ({error}); give a store URL"
         ) from error
-    return f"sqlite:///{folder / 'twicesafe.db'}"
+    return f"sqlite:///{quote(str(folder / 'twicesafe.db'))}"
 
 
 def _data_folder() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from ..._values.settings import expect, seconds
 from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreUnavailableError
@@ -92,7 +92,8 @@ class Settings:
         if options["schema"]:
             identifier(options["schema"], "schema")
         options["generations"] = period(options["generations"])
-        dsn = urlunsplit(("postgresql", parts.netloc, parts.path, theirs, ""))
+        # Not by `urlunsplit`: it drops the // of a URL without a host.
+        dsn = f"postgresql://{parts.netloc}{parts.path}{'?' * bool(theirs)}{theirs}"
         given = any(name == "prepare" for name, _ in pairs)
         return cls(url=mask(url), dsn=dsn, prepare_given=given, **options)
 

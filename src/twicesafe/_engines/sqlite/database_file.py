@@ -25,6 +25,8 @@ _NEXT_STEPS: Final = {
     "(WAL): use the user of the service, or give this one access",
     "SQLITE_FULL": "; make room on its disk",
     "SQLITE_NOTADB": "; check the path",
+    "SQLITE_CORRUPT": "; stop all processes that use it, and restore it from a backup",
+    "SQLITE_BUSY": "; another program has locked it for longer than timeout=: find out which, for example with fuser",
 }
 """What to do about errors whose own words do not say it."""
 

@@ -30,12 +30,20 @@ from typing import Any, Final, Protocol, runtime_checkable
 import msgspec
 
 from ...errors import CorruptRecordError, NotStorableError, TwicesafeError
-from .annotations import resolve_return_type
+from .annotations import resolve_parameter_types, resolve_return_type
 from .origin import MARK, without_origin
 from .rebuild import from_tagged
 from .tagged import MAX_DEPTH, to_tagged
 
-__all__ = ["DEFAULT_CODEC", "MAX_DEPTH", "Codec", "JsonCodec", "resolve_return_type", "unreadable"]
+__all__ = [
+    "DEFAULT_CODEC",
+    "MAX_DEPTH",
+    "Codec",
+    "JsonCodec",
+    "resolve_parameter_types",
+    "resolve_return_type",
+    "unreadable",
+]
 
 _PLAIN: Final = b"j"
 _TAGGED: Final = b"t"

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ..object_fields import base_of, shape_of
 
-__all__ = ["classes_in", "resolve_return_type"]
+__all__ = ["classes_in", "resolve_parameter_types", "resolve_return_type"]
 
 _MAX_CACHED: Final = 2048
 _BUILTINS: Final = frozenset({"builtins", "typing", "collections.abc"})
@@ -31,7 +31,7 @@ _returns: dict[int, tuple[object, object, Any]] = {}
 def resolve_return_type(handler: Callable[..., Any]) -> Any:
     """The return annotation of a callable, strings resolved, awaitables unwrapped; else `Any`.
 
-    Results are cached by the handler's code.
+    Results are cached by the handler's code. A name that is not defined yet may be later, so that is not cached.
     """
     while isinstance(handler, functools.partial):
         handler = handler.func
@@ -49,12 +49,25 @@ def resolve_return_type(handler: Callable[..., Any]) -> Any:
     if known is not None and known[0] is code and (known[1] is declared or known[1] == declared):
         return known[2]
     found = _unwrap_awaitable(_resolve(declared, *_namespaces(function)))
-    if not (isinstance(declared, str) and any(name in declared for name in code.co_freevars)):
+    if found is not Any and not (
+        isinstance(declared, str) and any(name in declared for name in code.co_freevars)
+    ):
         # Elsewhere the same code may mean another class by the same word.
         if len(_returns) >= _MAX_CACHED:
             _returns.clear()
         _returns[id(code)] = (code, declared, found)
     return found
+
+
+def resolve_parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of its parameters, strings resolved; `Any` for one that cannot be resolved."""
+    try:
+        declared = dict(inspect.get_annotations(function))
+        spaces = _namespaces(function)
+    except Exception:  # where they are lazy, one that fails
+        return {}
+    declared.pop("return", None)
+    return {name: _resolve(annotation, *spaces) for name, annotation in declared.items()}
 
 
 def classes_in(declared: Any) -> Mapping[str, type | None]:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urlsplit
 
 from ..._core.consuming.source import Revoke
 from ..._values.settings import expect
@@ -132,7 +132,8 @@ def with_query(url: str, **options: str) -> str:
     """The URL of the same broker, with these options instead of ours."""
     parts = urlsplit(url)
     query = "&".join(text for text in (parts.query, urlencode(options)) if text)
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
+    # Not by `urlunsplit`: it drops the // of a URL without a host.
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{'?' * bool(query)}{query}"
 
 
 def _said(error: Exception) -> str:

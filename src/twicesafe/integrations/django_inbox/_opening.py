@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 from django.db import connections
 
@@ -31,11 +32,15 @@ def open_outbox(alias: str = "default", **settings: Any) -> Outbox:
 
 
 def _database(alias: str, hidden_keys: HiddenKeys | None = None) -> Any:
-    return DjangoDatabase(alias, lambda: f"{url_of(alias)}?migrate=false", hidden_keys)
+    return DjangoDatabase(alias, lambda: url_of(alias), hidden_keys)
+
+
+_AS_IT_IS: Final = {"migrate": "false"}
 
 
 def url_of(alias: str) -> str:
-    """The store URL of a Django database. In a test it is that of the test database."""
+    """The store URL of a Django database, whose tables Django migrates. In a test it is that of the test
+    database."""
     connection = connections[alias]
     described, vendor = connection.settings_dict, connection.vendor
     name = str(described["NAME"])
@@ -45,7 +50,7 @@ def url_of(alias: str) -> str:
                 f"the database {alias!r} is in memory, where no other connection can see it: use a "
                 'file; for tests say DATABASES["default"]["TEST"] = {"NAME": BASE_DIR / "test.sqlite3"}'
             )
-        return f"sqlite:///{name}"
+        return f"sqlite:///{quote(name)}?{urlencode(_AS_IT_IS)}"
     if vendor not in ("postgresql", "mysql"):
         raise ConfigurationError(f"the database {alias!r} is {vendor}, which has no inbox")
     user, password = (quote(str(described[part] or ""), safe="") for part in ("USER", "PASSWORD"))
@@ -56,4 +61,21 @@ def url_of(alias: str) -> str:
             "HOST is a socket: open the inbox by its URL, Inbox.open('postgresql://…'), instead"
         )
     place = f"{host}:{port}" if port else host
-    return f"{vendor}://{who}{place}/{quote(name, safe='')}"
+    url = f"{vendor}://{who}{place}/{quote(name, safe='')}"
+    options = _libpq(described["OPTIONS"]) if vendor == "postgresql" else {}
+    return f"{url}?{urlencode({**_AS_IT_IS, **options}, quote_via=quote)}"
+
+
+_NOT_LIBPQ: Final = (
+    *("assume_role", "isolation_level", "pool", "server_side_binding"),  # of Django
+    *("autocommit", "prepare_threshold"),  # of psycopg
+)
+
+
+def _libpq(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What OPTIONS of a PostgreSQL database say to libpq: a `search_path`, certificates, a password file."""
+    return {
+        name: value
+        for name, value in options.items()
+        if isinstance(value, str | int) and value != "" and name not in _NOT_LIBPQ
+    }

@@ -65,7 +65,7 @@ def _store() -> str:
         from ....django_inbox._opening import url_of
 
         try:
-            return f"{url_of('default')}?migrate=false"
+            return url_of("default")
         except ConfigurationError as error:
             raise CommandError(str(error)) from error
     return ""
