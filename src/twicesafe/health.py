@@ -4,9 +4,9 @@
     app.mount("/twicesafe", health_app(receiver))     /twicesafe/health and /twicesafe/ready, ASGI
     wsgi_health_app(receiver)                   the same for WSGI
 
-``/ready`` asks the store for one key: 200, or 503 while it does not answer. ``/health`` answers with
-all checks as JSON: 200 if ok or degraded, 503 if failing. Counting the records of a large store is slow, so ``/health`` counts at most every half minute, and spends at most
-5 % of the time on it.
+``/ready`` asks the store for one key: 200, or 503 while neither it nor its fallback answers. ``/health``
+answers with all checks as JSON: 200 if ok or degraded, 503 if failing. Counting the records of a large
+store is slow, so ``/health`` counts at most every half minute, and spends at most 5 % of the time on it.
 """
 
 from __future__ import annotations

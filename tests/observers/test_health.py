@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.receiver.bench import Bench, Counter
-from tests.receiver.faults import Outage
-from twicesafe import AsyncReceiver, ConfigurationError, Key, Receiver, State
+from tests.receiver.faults import AsyncFaultyStore, FaultyStore, Outage
+from twicesafe import AsyncReceiver, Breaker, ConfigurationError, Key, Receiver, State
 from twicesafe import events as ev
 from twicesafe._core.health import Recent, Signs, judge
 from twicesafe.health import Thresholds, health_app, wsgi_health_app
 from twicesafe.observers._activity import APART, LATELY, Activity
 from twicesafe.stores import Stats
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 QUIET: dict[str, Any] = {
     "seconds": 300.0,
@@ -205,18 +206,35 @@ async def test_asgi_probes_of_both_receivers():
     blocking.close()
 
 
+def probe(bench: Bench, path: str) -> tuple[int, dict[str, Any]]:
+    if bench.is_async:
+        return bench._wait(asgi(health_app(bench.receiver), path))
+    line, body = wsgi(wsgi_health_app(bench.receiver), path)
+    return int(line.split()[0]), body
+
+
 @pytest.mark.parametrize("path, said", [("/ready", "reason"), ("/health", "checks")])
 def test_a_probe_says_503_while_the_store_is_down(bench: Bench, path: str, said: str):
-    receiver = bench.receiver
     bench.process("k", Counter().quick)
     bench.store.before = Outage("read")
-    if bench.is_async:
-        status, body = bench._wait(asgi(health_app(receiver), path))
-        assert status == 503
-    else:
-        line, body = wsgi(wsgi_health_app(receiver), path)
-        assert line.startswith("503")
+    status, body = probe(bench, path)
+    assert status == 503
     assert body[said]
+
+
+def test_a_fallback_that_answers_keeps_the_service_in_rotation(bench: Bench):
+    """Before the circuit opens, too: a service that gets no requests makes no claim that could open it."""
+    other: Any = FaultyStore(MemoryStore())
+    if bench.is_async:
+        other = AsyncFaultyStore(AsyncMemoryStore(MemoryStore()))
+    bench.receiver = bench.new_receiver(bench.store, breaker=Breaker(fallback=other))
+    bench.store.before = Outage("read")
+    assert probe(bench, "/ready") == (200, {"ready": True})
+    status, body = probe(bench, "/health")
+    assert (status, body["status"]) == (200, "degraded")
+    assert "the fallback store answers" in body["checks"][0]["reason"]
+    other.before = Outage("read")
+    assert probe(bench, "/ready")[0] == probe(bench, "/health")[0] == 503
 
 
 def test_probes_count_the_records_at_a_bounded_pace(monkeypatch: pytest.MonkeyPatch):

@@ -107,6 +107,8 @@ class Signs:
     breaker: str = ""
     """The state of the circuit breaker; empty: there is none."""
     falls_back: bool = False
+    fallback_answers: bool = False
+    """Asked only if the store did not answer."""
 
 
 def judge(signs: Signs, limits: Thresholds) -> Health:
@@ -122,12 +124,13 @@ def judge(signs: Signs, limits: Thresholds) -> Health:
 
 def _store(signs: Signs) -> Check:
     if signs.answered_in is None:
+        instead = "; the fallback store answers" if signs.fallback_answers else ""
         return Check(
             "store",
-            "failing",
+            "degraded" if signs.fallback_answers else "failing",
             None,
             None,
-            f"the store does not answer: {signs.error}",
+            f"the store does not answer: {signs.error}{instead}",
             "check the store and the network; `twicesafe doctor` says more once it answers",
         )
     return Check("store", "ok", signs.answered_in, None, "the store answers")

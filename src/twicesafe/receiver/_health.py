@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.health import Health, Signs, Thresholds, judge
-from .._core.protocol import Browse, Page, Survey
+from .._core.protocol import Browse, Page, Read, Survey
 from .._core.sample_schedule import SampleSchedule
 from .._core.searching import Question
 from .._values.clocks import since_boot
@@ -58,7 +58,7 @@ def take_signs(
         took = since_boot() - began
         return _signs(receiver, took, (count or receiver.sample)() if stats is None else stats)
     except TwicesafeError as error:
-        return Signs(answered_in=None, error=str(error), **_own(receiver))
+        return _unanswered(receiver, str(error), _fallback_answers(receiver))
 
 
 async def take_signs_async(
@@ -76,15 +76,15 @@ async def take_signs_async(
         counted = await (count or receiver.sample)() if stats is None else stats
         return _signs(receiver, took, counted)
     except (TwicesafeError, TimeoutError) as error:
-        return Signs(answered_in=None, error=_text(error), **_own(receiver))
+        return _unanswered(receiver, _text(error), await _fallback_answers_async(receiver))
 
 
 def is_reachable(receiver: Receiver) -> str | None:
-    """None: the store answers; else why not."""
+    """None: the store answers, or the fallback in its place; else why not."""
     try:
         receiver.record(_PROBE)
     except TwicesafeError as error:
-        return str(error)
+        return None if _fallback_answers(receiver) else str(error)
     return None
 
 
@@ -95,8 +95,32 @@ async def is_reachable_async(receiver: AsyncReceiver) -> str | None:
         async with asyncio.timeout(PROBE_TIMEOUT):
             await receiver.record(_PROBE)
     except (TwicesafeError, TimeoutError) as error:
-        return _text(error)
+        return None if await _fallback_answers_async(receiver) else _text(error)
     return None
+
+
+def _fallback_answers(receiver: Receiver) -> bool:
+    """Also before the circuit opens: a service that is out of rotation makes no claim that could open it."""
+    if receiver._fallback is None:
+        return False
+    try:
+        receiver._fallback.perform(Read(_PROBE.id))
+    except TwicesafeError:
+        return False
+    return True
+
+
+async def _fallback_answers_async(receiver: AsyncReceiver) -> bool:
+    import asyncio
+
+    if receiver._fallback is None:
+        return False
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT):
+            await receiver._fallback.perform(Read(_PROBE.id))
+    except (TwicesafeError, TimeoutError):
+        return False
+    return True
 
 
 def _text(error: Exception) -> str:
@@ -106,6 +130,11 @@ def _text(error: Exception) -> str:
 def _signs(receiver: Any, took: float, stats: Stats) -> Signs:
     behind = sampled(stats).oldest_expired
     return Signs(answered_in=took, stats=stats, oldest_expired=behind, **_own(receiver))
+
+
+def _unanswered(receiver: Any, error: str, fallback_answers: bool) -> Signs:
+    own = _own(receiver)
+    return Signs(answered_in=None, error=error, fallback_answers=fallback_answers, **own)
 
 
 def _own(receiver: Any) -> dict[str, Any]:
