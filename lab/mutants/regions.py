@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
 from twicesafe._core.protocol import Ack, Adopt, RaiseFences
-from twicesafe._core.regions import claiming, epochs, failover, following, settling
+from twicesafe._core.regions import claiming, epochs, failover, following, pausing, settling
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
 from twicesafe._values.records import State
@@ -51,11 +52,7 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
 
 @mutant("a region in doubt is copied", STUDY, first=35_842)
 def doubt_does_not_pause_followers(patch: Patch) -> None:
-    def none(place: str) -> Any:
-        yield from ()
-        return ()
-
-    patch(following, "homes_in_doubt", none)
+    patch(following, "in_doubt", lambda known: ())
 
 
 # --- who may start -------------------------------------------------------------------------------
@@ -144,6 +141,29 @@ def undecided_claims_are_decided(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
+@mutant("a claim that is sent again takes its own record for a decided one", STUDY)
+def a_repeated_claim_is_decided(patch: Patch) -> None:
+    patch(claiming.Region, "doubts", lambda self, owner, epoch, row: False)
+
+
+@mutant("a claim that took over is given back as if no work had begun", STUDY)
+def takeovers_are_given_back(patch: Patch) -> None:
+    patch(claiming, "_took_over", lambda answer: False)
+
+
+@mutant("a key that ran in doubt in an older epoch is not counted when it runs again", STUDY)
+def older_doubts_are_forgotten(patch: Patch) -> None:
+    in_doubt = claiming._in_doubt
+    asked: list[Epoch] = []
+
+    def noted(epoch: Epoch, key: Any, row: Any) -> bool:
+        asked[:] = [epoch]
+        return in_doubt(epoch, key, row)
+
+    patch(claiming, "_in_doubt", noted)
+    patch(claiming, "_was_in_doubt", lambda row: claiming.is_decided(asked[0], row))
+
+
 @mutant("a key whose record could not be read is new", STUDY, first=1_200)
 def unreadable_records_are_forgotten(patch: Patch) -> None:
     patch(failover, "_uncopied", lambda epoch, found: ())
@@ -178,13 +198,53 @@ def a_switch_does_not_wait(patch: Patch) -> None:
     patch(failover, "_until", at_once)
 
 
-@mutant("a follower copies late claims over what the new region has begun", STUDY, first=99_400)
+@mutant("a follower copies late claims over what the new region has begun", STUDY)
 def late_claims_are_copied(patch: Patch) -> None:
-    def all_of_them(seen: Any, rows: Any) -> Any:
-        yield from ()
-        return rows
+    patch(following, "late_bounds", lambda source, target: [])
 
-    patch(following, "_without_late_claims", all_of_them)
+
+@mutant("a follower copies late claims that were given back", STUDY)
+def late_claims_that_were_given_back_are_copied(patch: Patch) -> None:
+    patch(pausing, "ANSWERED", (*pausing.ANSWERED, State.RELEASED))
+
+
+@mutant("a store does not say that a home is being moved to it", STUDY)
+def moves_are_not_announced(patch: Patch) -> None:
+    def silent(*_: Any) -> Any:
+        yield from ()
+
+    patch(failover, "announce", silent)
+
+
+@mutant("a store says that the base of its epoch is above all fences", STUDY)
+def the_base_is_too_high(patch: Patch) -> None:
+    serve = failover.serve
+    patch(
+        failover,
+        "serve",
+        lambda place, home, epoch, now: serve(place, home, replace(epoch, base=1 << 60), now),
+    )
+
+
+@mutant("a closed epoch is opened by the operator who closed it, although another has closed it again", STUDY)
+def closed_epochs_have_two_operators(patch: Patch) -> None:
+    closed = failover._closed
+
+    def shared(move: Any, document: bytes) -> Any:
+        epoch = msgspec.json.decode(document, type=Epoch)
+        return (epoch, document) if epoch.closed else (yield from closed(move, document))
+
+    patch(failover, "_closed", shared)
+
+
+@mutant("a pass of a move goes on after another operator has moved the keys", STUDY)
+def overtaken_passes_go_on(patch: Patch) -> None:
+    patch(settling.Settling, "refuse_overtaken", lambda self, target: None)
+
+
+@mutant("a cut is chosen by a clock that is behind the one of the last cut", STUDY)
+def cuts_go_back(patch: Patch) -> None:
+    patch(failover, "_cut", lambda move, epoch: move.now() + move.lease + move.skew)
 
 
 @mutant("an epoch is opened without raising the fences of its store", STUDY)
@@ -236,6 +296,43 @@ def settling_begins_too_late(patch: Patch) -> None:
 
     patch(failover, "follow", late)
     patch(following, "learn", nothing)
+
+
+@mutant("settling finds no answer that is older than the last pass", STUDY)
+def old_answers_are_not_learned(patch: Patch) -> None:
+    def nothing(*_: Any) -> Any:
+        yield from ()
+
+    patch(following, "learn", nothing)
+
+
+@mutant("a switch does not settle what is in doubt", STUDY)
+def a_switch_settles_nothing(patch: Patch) -> None:
+    copied = failover._copied
+
+    def unsettled(move: Any, source: str, settling: Any = None, older: Any = None) -> Any:
+        switching = settling is not None and settling.high is None
+        return (yield from copied(move, source, None if switching else settling, older))
+
+    patch(failover, "_copied", unsettled)
+
+
+@mutant("settling leaves a claim without a decision as it is", STUDY)
+def settling_trusts_undecided_claims(patch: Patch) -> None:
+    def silent(*_: Any) -> Any:
+        yield from ()
+
+    patch(settling, "_doubt_row", silent)
+
+
+@mutant("a pass goes on after a change that is newer than its beginning", STUDY)
+def a_slow_pass_hides_records(patch: Patch) -> None:
+    follow = following.follow
+    names = {**vars(following), "min": lambda newest, began: newest}
+    hasty = FunctionType(follow.__code__, names, "follow", follow.__defaults__)
+    hasty.__kwdefaults__ = follow.__kwdefaults__
+    patch(following, "follow", hasty)
+    patch(failover, "follow", hasty)
 
 
 @mutant("only the report of settling says that both regions worked", STUDY, first=1_800)

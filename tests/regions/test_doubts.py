@@ -12,15 +12,8 @@ import pytest
 from tests.regions.worlds import Places, World
 from twicesafe import HeldError, Key, LeaseLostError, NotHomeError
 from twicesafe._core.regions import claiming
-from twicesafe._core.regions.epochs import REGISTER, key_of
-from twicesafe._core.regions.pausing import (
-    DOCUMENT,
-    _new,
-    has_taken_over,
-    homes_in_doubt,
-    pause,
-    resume,
-)
+from twicesafe._core.regions.epochs import REGISTER, Epoch, key_of
+from twicesafe._core.regions.pausing import DOCUMENT, _new, homes_of, in_doubt, pause, serve
 from twicesafe._values.keys import new_owner
 from twicesafe.errors import CorruptRecordError, StoreUnavailableError
 from twicesafe.regions import AsyncRegions
@@ -142,29 +135,34 @@ def test_a_switch_after_a_failover_that_died_halfway_lets_copies_go_on(world: Wo
     assert not world.regions.follower("us", "eu").once().in_doubt
 
 
-def test_what_is_said_of_a_later_epoch_stays(places: Places):
+def epoch_of(since: int) -> Epoch:
+    return Epoch(number=2, region="us", since=since)
+
+
+def test_what_is_said_of_a_later_change_stays(places: Places):
     store = World(places, ("sqlite", "sqlite")).regions._stores["us"]
     stores, eu, ap = {HERE: store}, key_of("shop", "eu"), key_of("shop", "ap")
 
     def homes() -> Any:
-        return perform(homes_in_doubt(HERE), stores)
+        return in_doubt(perform(homes_of(HERE), stores))
 
     assert homes() == ()
-    perform(resume(HERE, eu, 2, 1), stores)
-    perform(pause(HERE, eu, 2, 1), stores)
+    perform(serve(HERE, eu, epoch_of(2), 1), stores)
+    assert homes() == ()
+    perform(pause(HERE, eu, 3, 1), stores)
     perform(pause(HERE, ap, 5, 1), stores)
     assert set(homes()) == {"eu", "ap"}
-    perform(pause(HERE, eu, 4, 1), stores)
-    perform(resume(HERE, eu, 2, 1), stores)  # late
+    perform(pause(HERE, eu, 6, 1), stores)
+    perform(serve(HERE, eu, epoch_of(4), 1), stores)  # late
     assert set(homes()) == {"eu", "ap"}
-    perform(resume(HERE, eu, 4, 1), stores)
-    perform(pause(HERE, eu, 2, 1), stores)  # late
+    perform(serve(HERE, eu, epoch_of(7), 1), stores)
+    perform(pause(HERE, eu, 6, 1), stores)  # late
     assert homes() == ("ap",)
 
 
 def test_an_unreadable_list_of_doubts_copies_nothing(world: World):
     world.regions._stores["eu"].perform(Adopt(_new(b"{", 1)))
-    with pytest.raises(CorruptRecordError, match="nothing is copied from this store") as error:
+    with pytest.raises(CorruptRecordError, match="nothing is copied from or to it") as error:
         world.regions.follower("eu", "us").once()
     assert error.value.key == DOCUMENT
 
@@ -185,11 +183,11 @@ def test_a_list_of_doubts_that_was_forgotten_is_written_again(places: Places, ki
     perform(pause(HERE, eu, 2, 1), stores)
     for _ in range(2):
         assert store.perform(Forget(DOCUMENT.id, "ann", "damaged", 3_600_000)) is Ack.OK
-        assert perform(has_taken_over(HERE), stores) is False
-        perform(resume(HERE, eu, 2, 1), stores)
-        assert perform(has_taken_over(HERE), stores) is True
+        assert perform(homes_of(HERE), stores) == {}
+        perform(serve(HERE, eu, epoch_of(2), 1), stores)
+        assert list(perform(homes_of(HERE), stores)) == ["shop/eu"]
     perform(pause(HERE, eu, 3, 1), stores)
-    assert perform(homes_in_doubt(HERE), stores) == ("eu",)
+    assert in_doubt(perform(homes_of(HERE), stores)) == ("eu",)
 
 
 def test_an_async_follower_waits_for_the_end_of_the_doubt(places: Places):

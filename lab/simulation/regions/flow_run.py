@@ -95,7 +95,7 @@ class FlowRun:
             reply: Any = [world.apply(store, each) for each in request]
         else:
             reply = world.apply(store, request)
-        if kind == "reply lost":
+        if kind == "reply lost" or world.is_silent(self._side, store):
             self._fail()
         elif kind in ("late", "answered late") and late > world.plan.time_limit:
             pass  # its sender has given up

@@ -26,7 +26,8 @@ __all__ = [
 REGIONS: Final = ("eu", "us")
 FAULTS: Final = ("request lost", "reply lost", "late", "answered late")
 INCIDENTS: Final = (
-    "crash", "pause", "no register", "no other region", "operator dies", "damaged record",
+    "crash", "pause", "no register", "no other region", "operator dies", "damaged record", "no replies",
+    "follower frozen",
 )  # fmt: skip
 ACTS: Final = ("fail over", "switch", "settle", "give up")
 KEYS: Final = 4
@@ -36,6 +37,10 @@ QUIET: Final = 6.0
 """Seconds after which nothing more goes wrong."""
 LEASE: Final = 0.3
 SKEW: Final = 0.1
+FENCES: Final = (
+    (False, False), (False, False), (True, True), (True, True), (True, False), (False, True),
+)  # fmt: skip
+"""In which of the two stores fences are times."""
 SLOW_EVERY: Final = 8
 """One plan of this many has operators who act on what they saw some time ago."""
 LATE: Final = (0.02, 0.4, 0.4, 1.1, 2.5)
@@ -64,12 +69,13 @@ class Plan(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     rates: tuple[float, ...]
     """How fast the clocks of workers run."""
-    timed: bool
-    """Fences are times, as on Redis, DynamoDB and MongoDB."""
+    timed: tuple[bool, bool]
+    """In which stores fences are times, as on Redis, DynamoDB and MongoDB."""
     time_limit: float
     """Seconds after which a request without a reply has failed: also longer than leases and cuts."""
     offsets: tuple[int, ...]
-    """By how many milliseconds the clocks of the two stores, the register and the senders are wrong."""
+    """By how many milliseconds the clocks of the two stores, the register, the senders, two operators and the
+    follower are wrong."""
 
 
 def _slow_operators(moves: list[Incident], chance: random.Random) -> list[Incident]:
@@ -96,12 +102,13 @@ def draw(seed: int) -> Plan:
     if seed % SLOW_EVERY == 0:
         moves += _slow_operators(moves, random.Random(f"slow operators {seed}"))
     deliveries = []
+    failing = chance.choice((0.15, 0.15, 0.6))
     for key in range(KEYS):  # around a move, and after it
         first = max(0.0, chance.choice(times) + chance.uniform(-0.8, 0.2))
         for _ in range(chance.randint(2, 6)):
             at = first + chance.choice((0.0, 0.01, 0.2, 0.6, 1.5)) * chance.random()
             length = chance.choice((0.0, 0.01, 0.1, 0.6, 1.2))
-            fails = chance.random() < 0.15
+            fails = chance.random() < failing
             deliveries.append(Delivery(round(at, 3), key, chance.randrange(workers), length, fails))
     troubles = [
         Incident(
@@ -129,7 +136,7 @@ def draw(seed: int) -> Plan:
         tuple(sorted([*moves, *troubles], key=lambda each: each.at)),
         tuple({fault.nth: fault for fault in faults}.values()),
         tuple(chance.choice((0.98, 1.0, 1.02)) for _ in range(workers)),
-        chance.random() < 0.4,
+        chance.choice(FENCES),
         chance.choice((0.25, 0.25, 3.0)),
-        tuple(chance.choice((-40, 0, 40)) for _ in range(4)),
+        tuple(chance.choice((-40, 0, 40)) for _ in range(7)),
     )
