@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -17,9 +16,9 @@ from tests.regions.worlds import HOUR, OVERLAP, OWNER, Places, Stores, World
 from twicesafe import Key, UsageError
 from twicesafe._core.protocol import Adopt, ClaimRequest, Fail, Read
 from twicesafe._core.regions import failover
-from twicesafe._core.regions.epochs import OWN_SCOPES, TARGET, Epoch, key_of
+from twicesafe._core.regions.epochs import TARGET, Epoch, key_of
 from twicesafe._core.regions.following import follow
-from twicesafe._core.regions.pausing import DOCUMENT, announce, homes_of, pause, serve
+from twicesafe._core.regions.pausing import announce, homes_of, pause, serve
 from twicesafe._core.regions.settling import Settling
 from twicesafe._values.records import Row, State
 from twicesafe.errors import StoreUnavailableError
@@ -195,19 +194,6 @@ def test_homes_of_other_regions_are_not_known_to_a_follower(places: Places):
     row = Row(KEY.id, KEY.scope, KEY.value, State.IN_PROGRESS, 1, 1, OWNER, 1, 1, 1)
     assert regions._may_be_of(row, "shop/eu")
     assert regions._may_be_of(row, "another/eu")
-
-
-def test_what_an_older_version_has_written_is_unclear(stores: Stores):
-    """It did not write which of two moves was the later one: the next move does."""
-    say(stores, "target", announce, 5)
-    row = stores.target.perform(Read(DOCUMENT.id))
-    older = msgspec.json.encode({"shop/eu": {"home": "eu", "number": 2, "lasts": False}})
-    stores.target.perform(Adopt(replace(row, fence=row.fence + 1, result=older)))
-    put(stores, "source", BASE - 9)
-    assert stores.follow().late == 1
-    assert DOCUMENT.scope[0] in OWN_SCOPES
-    say(stores, "source", serve, epoch(6))
-    assert stores.follow().late == 0
 
 
 # --- moves --------------------------------------------------------------------------------------------

@@ -55,15 +55,12 @@ class _Home(msgspec.Struct, frozen=True):
     home: str
     lasts: bool
     """The epoch is in doubt."""
-    since: int = 0
-    """Of the register's document that this is about: tells which of two entries is the later one. 0: an older version
-    wrote it."""
+    since: int
+    """Of the register's document that this is about: tells which of two entries is the later one."""
     serves: bool = False
     """The epoch was opened here. Else the move may still fail."""
     base: int = 0
     """Of that epoch."""
-    number: int = 0
-    """An older version reads it."""
 
 
 Homes: TypeAlias = dict[str, _Home]
