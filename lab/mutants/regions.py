@@ -205,7 +205,7 @@ def late_claims_are_copied(patch: Patch) -> None:
 
 @mutant("a follower copies late claims that were given back", STUDY)
 def late_claims_that_were_given_back_are_copied(patch: Patch) -> None:
-    patch(pausing, "ANSWERED", (*pausing.ANSWERED, State.RELEASED))
+    patch(pausing, "CLOSED", (*pausing.CLOSED, State.RELEASED))
 
 
 @mutant("a store does not say that a home is being moved to it", STUDY)

@@ -35,6 +35,7 @@ from ..protocol import Adopt, Read
 from .epochs import OWN_SCOPES, Epoch, On, RegionFlow
 
 __all__ = [
+    "CLOSED",
     "Bound",
     "Homes",
     "announce",
@@ -48,7 +49,8 @@ __all__ = [
 
 DOCUMENT: Final = Key("in doubt", scope=(OWN_SCOPES[1], "pause"), absolute=True)
 
-ANSWERED: Final = (State.COMPLETED, State.FAILED, State.FORGOTTEN)
+CLOSED: Final = (State.COMPLETED, State.FAILED, State.FORGOTTEN)
+"""Nothing starts from these, and each is final: copied at all times."""
 
 
 class _Home(msgspec.Struct, frozen=True):
@@ -74,7 +76,7 @@ class Bound(NamedTuple):
     fence: int
 
     def concerns(self, row: Row, may_be_of: Callable[[Row, str], bool]) -> bool:
-        if row.state in ANSWERED or row.fence <= self.fence:
+        if row.state in CLOSED or row.fence <= self.fence:
             return False
         return may_be_of(row, self.label)
 

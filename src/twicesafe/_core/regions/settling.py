@@ -17,7 +17,7 @@ from ...errors import CorruptRecordError, SchemaVersionError, UsageError
 from ..protocol import Ack, Adopt, Browse, Page, Read
 from .claiming import DOUBT, HELD, PROBED, RAN, UNDECIDED, is_decided, mark
 from .epochs import SOURCE, TARGET, Epoch, On, RegionFlow
-from .pausing import Homes, label_of
+from .pausing import CLOSED, Homes, label_of
 
 __all__ = ["ANSWERED", "UNFINISHED", "Settled", "Settling", "learn", "settle_row"]
 
@@ -45,7 +45,7 @@ class Settling(NamedTuple):
     def bounded(self, row: Row) -> Row:
         """A claim that reached the old region after the cut starts nothing, and may hide work that was started: it is
         of an older epoch, although a fence that is a time is above the base."""
-        if row.state in UNFINISHED and row.fence > self.epoch.base and self.is_ours(row):
+        if row.state not in CLOSED and row.fence > self.epoch.base and self.is_ours(row):
             return replace(row, fence=self.epoch.base)
         return row
 
