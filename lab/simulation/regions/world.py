@@ -189,10 +189,12 @@ class World(VirtualWorld):
         if worker.alive:
             key = ALL_KEYS[delivery.key]
             ask = ClaimRequest(key, new_owner(), CLAIM_LEASE, 100)
-            self.after(0.0, worker, self._claim, worker, ask, delivery, 1)
+            self.after(0.0, worker, self._claim, worker, ask, delivery, 1, self.now)
 
-    def _claim(self, worker: Worker, ask: ClaimRequest, delivery: Delivery, turn: int) -> None:
-        sent = self.now
+    def _claim(
+        self, worker: Worker, ask: ClaimRequest, delivery: Delivery, turn: int, sent: float
+    ) -> None:
+        """`sent`: the first time (P7)."""
         answered = partial(self._claimed, worker, ask, delivery, turn, sent)
         FlowRun(
             self, worker, worker.name, worker.stores, claiming.claim(worker.region, ask), answered
@@ -213,7 +215,7 @@ class World(VirtualWorld):
         if isinstance(answer, StoreUnavailableError):
             self.seen["answer", "no store"] += 1
             if turn < TRIES:  # the same claim again: P2, P10
-                self.after(0.05, worker, self._claim, worker, ask, delivery, turn + 1)
+                self.after(0.05, worker, self._claim, worker, ask, delivery, turn + 1, sent)
             return
         if isinstance(answer, CorruptRecordError):
             self.seen["answer", "damaged"] += 1
