@@ -226,7 +226,10 @@ def the_base_is_too_high(patch: Patch) -> None:
     )
 
 
-@mutant("a closed epoch is opened by the operator who closed it, although another has closed it again", STUDY)
+@mutant(
+    "a closed epoch is opened by the operator who closed it, although another has closed it again",
+    STUDY,
+)
 def closed_epochs_have_two_operators(patch: Patch) -> None:
     closed = failover._closed
 

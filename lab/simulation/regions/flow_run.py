@@ -77,6 +77,8 @@ class FlowRun:
             self._fail()
             return
         late = fault.seconds if isinstance(fault, Fault) else 0.0
+        if kind != "late" and (seconds := world.lateness(self._side, store, request)):
+            kind, late = "late", seconds
         there = HOP + (late if kind == "late" else 0.0)
         world.after(there, None, self._arrive, store, request, kind, late)
         if kind in ("late", "answered late") and late > world.plan.time_limit:

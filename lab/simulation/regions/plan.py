@@ -14,10 +14,12 @@ __all__ = [
     "FAULTS",
     "INCIDENTS",
     "KEYS",
+    "LATE_CLAIMS",
     "LEASE",
     "QUIET",
     "REGIONS",
     "SKEW",
+    "WINDOW",
     "Delivery",
     "Plan",
     "draw",
@@ -29,6 +31,7 @@ INCIDENTS: Final = (
     "crash", "pause", "no register", "no other region", "operator dies", "damaged record", "no replies",
     "follower frozen",
 )  # fmt: skip
+LATE_CLAIMS: Final = "late claims"
 ACTS: Final = ("fail over", "switch", "settle", "give up")
 KEYS: Final = 4
 WORKERS: Final = 2
@@ -41,6 +44,10 @@ FENCES: Final = (
     (False, False), (False, False), (True, True), (True, True), (True, False), (False, True),
 )  # fmt: skip
 """In which of the two stores fences are times."""
+LATE_CLAIMS_EVERY: Final = 4
+"""One plan of this many has claims that are under way while keys are moved."""
+WINDOW: Final = 0.4
+"""Seconds of such a plan in which all claims of a region are late."""
 SLOW_EVERY: Final = 8
 """One plan of this many has operators who act on what they saw some time ago."""
 LATE: Final = (0.02, 0.4, 0.4, 1.1, 2.5)
@@ -91,6 +98,38 @@ def _slow_operators(moves: list[Incident], chance: random.Random) -> list[Incide
     ]
 
 
+def _late_claims(
+    moves: list[Incident], chance: random.Random
+) -> tuple[list[Incident], list[Delivery]]:
+    """A key is at work for a lease when it is moved. It comes again, and its claim arrives late, or its reply is lost.
+    Then it comes to both regions."""
+    troubles, deliveries = [], []
+    for move in moves:
+        key = chance.randrange(KEYS)
+        for region in range(len(REGIONS)):
+            at, kind, seconds = (
+                move.at - 0.1,
+                LATE_CLAIMS,
+                chance.choice((0.25, 0.7, 1.0, 1.4, 2.0)),
+            )
+            if chance.random() < 0.4:
+                at, kind, seconds = (
+                    move.at + chance.choice((0.0, 0.5)),
+                    "no replies",
+                    chance.random(),
+                )
+            troubles.append(Incident(round(max(0.0, at), 3), kind, region, round(seconds, 3)))
+            for lag, seconds in (
+                (-1.05, 1.2),
+                (0.2 * chance.random(), 0.1),
+                (1.0 + chance.random(), 1.2),
+            ):
+                worker = region + len(REGIONS) * chance.randrange(WORKERS)
+                at = round(max(0.0, move.at + lag), 3)
+                deliveries.append(Delivery(at, key, worker, seconds, chance.random() < 0.3))
+    return troubles, deliveries
+
+
 def draw(seed: int) -> Plan:
     chance = random.Random(f"regions {seed}")
     workers = len(REGIONS) * WORKERS
@@ -123,9 +162,15 @@ def draw(seed: int) -> Plan:
         Fault(chance.randrange(250), chance.choice(FAULTS), chance.choice(LATE))
         for _ in range(chance.randint(0, 12))
     ]
+    back = 0.25
     every = chance.choice((0.1, 0.4, 1.5))
+    if seed % LATE_CLAIMS_EVERY == 1:
+        late, more = _late_claims(moves, random.Random(f"late claims {seed}"))
+        troubles += late
+        deliveries += more
+        back, every = 0.5, min(every, 0.4)
     passes = tuple(
-        (round(n * every + chance.uniform(0, every), 3), chance.random() < 0.25)
+        (round(n * every + chance.uniform(0, every), 3), chance.random() < back)
         for n in range(int(QUIET / every))
     )
     return Plan(

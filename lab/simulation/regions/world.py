@@ -34,7 +34,18 @@ from ..study import Say
 from ..virtual import Actor, VirtualWorld
 from .flow_run import FlowRun
 from .ledger import Ledger, broken
-from .plan import ACTS, KEYS, LEASE, QUIET, REGIONS, SKEW, Delivery, Plan
+from .plan import (
+    ACTS,
+    KEYS,
+    LATE_CLAIMS,
+    LEASE,
+    QUIET,
+    REGIONS,
+    SKEW,
+    WINDOW,
+    Delivery,
+    Plan,
+)
 
 __all__ = ["World"]
 
@@ -100,6 +111,7 @@ class World(VirtualWorld):
         self._numbers = itertools.count(1)
         self._cuts: dict[tuple[str, str], float] = {}
         self._silent: dict[str, float] = {}
+        self._late: dict[str, tuple[float, float]] = {}
         self._operators: list[Actor] = []
         self._first_sent = {
             key: min((d.at for d in plan.deliveries if d.key == key), default=0.0)
@@ -142,6 +154,12 @@ class World(VirtualWorld):
 
     def is_cut(self, side: str, store: str) -> bool:
         return not self._quiet and self._cuts.get((side, store), 0.0) > self.now
+
+    def lateness(self, side: str, store: str, request: Any) -> float:
+        """Seconds by which this claim of a region arrives late."""
+        until, seconds = self._late.get(side, (0.0, 0.0))
+        late = side == store and type(request) is ClaimRequest and until > self.now
+        return seconds if late and not self._quiet else 0.0
 
     def is_silent(self, side: str, store: str) -> bool:
         """The requests of a region's workers reach its store, and no reply reaches them."""
@@ -341,6 +359,8 @@ class World(VirtualWorld):
             other = REGIONS[worker.name == "eu"]
             for side in (other, ""):
                 self._cuts[side, worker.name] = until
+        elif kind == LATE_CLAIMS:
+            self._late[worker.name] = (self.now + WINDOW, incident.seconds)
         elif kind == "no replies":
             self._silent[worker.name] = until
         elif kind == "follower frozen":

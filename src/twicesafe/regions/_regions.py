@@ -81,9 +81,7 @@ class Regions(RegionsBase[Store]):
     def follower(self, source: str, target: str) -> Follower:
         """A follower that copies the records of one region to another."""
         places = self._places(source, target)
-        found = Follower(
-            places[SOURCE], places[TARGET], name=source, overlap=self._overlap
-        )
+        found = Follower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
         found._may_be_of = self._may_be_of
         return found
 
@@ -179,9 +177,7 @@ class AsyncRegions(RegionsBase[AsyncStore]):
     def follower(self, source: str, target: str) -> AsyncFollower:
         """A follower that copies the records of one region to another."""
         places = self._places(source, target)
-        found = AsyncFollower(
-            places[SOURCE], places[TARGET], name=source, overlap=self._overlap
-        )
+        found = AsyncFollower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
         found._may_be_of = self._may_be_of
         return found
 

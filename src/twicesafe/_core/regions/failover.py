@@ -112,7 +112,9 @@ def switch(move: Move) -> RegionFlow[Epoch]:
         rest = yield from _copied(move, epoch.region, older if epoch.cut else None, older)
     except (StoreError, UsageError):
         again, _ = yield from change(move.key, document, move.now(), closed=False)
-        with contextlib.suppress(StoreError):  # until it is said, the target gets less than it could
+        with contextlib.suppress(
+            StoreError
+        ):  # until it is said, the target gets less than it could
             yield from serve(SOURCE, move.key, again, move.now())
         raise
     uncopied = _uncopied(epoch, rest)
@@ -128,7 +130,9 @@ def look_or_reopen(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
         epoch, document = yield from change(move.key, document, move.now(), closed=False)
         yield from serve(TARGET, move.key, epoch, move.now())
         return epoch, document
-    if epoch.region == move.to and not epoch.doubt:  # the switch to it may have died before its last write
+    if (
+        epoch.region == move.to and not epoch.doubt
+    ):  # the switch to it may have died before its last write
         yield from serve(TARGET, move.key, epoch, move.now())
     return (yield from _checked(move))
 

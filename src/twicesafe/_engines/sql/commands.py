@@ -27,11 +27,11 @@ __all__ = [
     "dollars",
     "explained",
     "number_of",
+    "owner_bytes",
     "present_from",
     "scope_prefix",
     "state_of",
     "unreadable",
-    "owner_bytes",
     "with_whole_id",
 ]
 
