@@ -73,7 +73,7 @@ def test_every_record_is_copied_as_it_is(places: Places, pair: tuple[str, str]):
         assert record.state == "forgotten"
 
 
-@pytest.mark.parametrize("pair", (*PAIRS, ("etcd", "valkey")), ids="-".join)
+@pytest.mark.parametrize("pair", [*PAIRS, ("etcd", "valkey")], ids="-".join)
 def test_a_forgotten_key_is_copied_to_a_store_that_never_knew_it(
     places: Places, pair: tuple[str, str]
 ):

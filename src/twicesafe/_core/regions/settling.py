@@ -15,7 +15,7 @@ from ..._values.keys import Key
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError, SchemaVersionError, UsageError
 from ..protocol import Ack, Adopt, Browse, Page, Read
-from .claiming import DOUBT, HELD, PROBED, RAN, UNDECIDED, is_decided, mark
+from .claiming import DOUBT, PROBED, RAN, UNDECIDED, held, is_decided, mark
 from .epochs import SOURCE, TARGET, Epoch, On, RegionFlow
 from .pausing import CLOSED, Homes, label_of
 
@@ -113,7 +113,7 @@ def _doubt_row(seen: Settled, row: Row, here: Row, epoch: Epoch) -> RegionFlow[N
     The record of the old region takes the place of that claim, so its owner cannot start the work.
     """
     if here.state is State.HELD:
-        doubted = replace(here, fence=here.fence + 1, error=mark(epoch, HELD))
+        doubted = held(epoch, here)
     else:
         doubted = replace(row, fence=here.fence + 1, error=mark(epoch, UNDECIDED))
     if (yield On(TARGET, Adopt(doubted, over=here.fence))) is not Ack.OK:
