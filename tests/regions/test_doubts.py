@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.regions.worlds import Places, World
 from twicesafe import HeldError, Key, LeaseLostError, NotHomeError
@@ -238,6 +239,26 @@ def test_an_operator_decides_about_a_key_without_a_decision(world: World):
         world.regions.receiver("us").release("slow", by="ann", why="eu is dead", force=True)
         assert not world.deliver("us", "slow").replayed
     assert [each.error for each in world.regions.in_doubt("us")] == ["RegionDoubt 2: ran"]
+
+
+def test_a_claim_that_was_decided_on_a_held_key_never_takes_over_what_settling_copied(
+    world: World,
+):
+    """The old region's record gets a higher fence than the copy had, by a claim before the cut that was not copied.
+    Between the look of a claim at the held key and its arrival, settling reads it."""
+    with world.regions.receiver("eu").claim("slow"):
+        failed_over(world)
+        lease_ends(world, "us", "slow")
+        assert Claim(world, "us", "slow").make().verdict.name == "HELD"
+        [status] = world.regions.status()
+        decided = row_of(world, "us", "slow")
+        assert decided.fence > status.epoch.base
+        assert (decided.lease_until, decided.expires_at) == (0, 0)
+        eu, old = world.regions._stores["eu"], row_of(world, "eu", "slow")
+        eu.perform(Adopt(replace(old, fence=status.epoch.base - 1, lease_until=1), over=old.fence))
+        world.regions.settle("eu")
+        assert row_of(world, "us", "slow") == decided
+        assert Claim(world, "us", "slow").make().verdict.name == "HELD"
 
 
 def test_a_held_key_that_no_worker_could_mark_is_marked_when_it_is_settled(world: World):
