@@ -46,6 +46,8 @@ FENCES: Final = (
 """In which of the two stores fences are times."""
 LATE_CLAIMS_EVERY: Final = 4
 """One plan of this many has claims that are under way while keys are moved."""
+THERE_AND_BACK_EVERY: Final = 8
+"""One plan of this many moves the keys away, and back, and away again."""
 WINDOW: Final = 0.4
 """Seconds of such a plan in which all claims of a region are late."""
 SLOW_EVERY: Final = 8
@@ -106,6 +108,11 @@ def _late_claims(
     troubles, deliveries = [], []
     for move in moves:
         key = chance.randrange(KEYS)
+        frozen = round(max(0.0, move.at - chance.random()), 3)
+        troubles.append(Incident(frozen, "follower frozen", 0, round(chance.random(), 3)))
+        if chance.random() < 0.5:  # its work never ends
+            at = round(move.at + chance.choice((-0.3, 0.0)), 3)
+            troubles += [Incident(max(0.0, at), "crash", number) for number in range(2 * WORKERS)]
         for region in range(len(REGIONS)):
             at, kind, seconds = (
                 move.at - 0.1,
@@ -130,6 +137,17 @@ def _late_claims(
     return troubles, deliveries
 
 
+def _there_and_back(chance: random.Random) -> list[Incident]:
+    """An operator gives up what was not copied, moves back, and finds it after all."""
+    at = chance.uniform(0.6, 1.2)
+    acts = (("fail over", 1), ("give up", 1), ("switch", 0), ("switch", 1), ("switch", 0))
+    moves = []
+    for kind, to in acts[: chance.choice((4, 5))]:
+        moves.append(Incident(round(at, 3), kind, to))
+        at += chance.uniform(0.7, 1.3)
+    return moves
+
+
 def draw(seed: int) -> Plan:
     chance = random.Random(f"regions {seed}")
     workers = len(REGIONS) * WORKERS
@@ -138,6 +156,9 @@ def draw(seed: int) -> Plan:
         Incident(at, chance.choices(ACTS, (10, 6, 5, 1))[0], (turn + (chance.random() < 0.8)) % 2)
         for turn, at in enumerate(times)
     ]
+    if seed % THERE_AND_BACK_EVERY == 3:
+        moves = _there_and_back(random.Random(f"there and back {seed}"))
+        times = [moves[0].at]
     if seed % SLOW_EVERY == 0:
         moves += _slow_operators(moves, random.Random(f"slow operators {seed}"))
     deliveries = []

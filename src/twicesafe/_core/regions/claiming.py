@@ -215,8 +215,14 @@ def _in_doubt(epoch: Epoch, key: Key, row: Row | None) -> bool:
         return row.cause is not Cause.OPERATOR
     if row.state is State.IN_PROGRESS:
         # A claim of this epoch that was not decided about is in doubt as before: its worker died.
-        return epoch.lacks(key) or row.fence <= epoch.base
+        return epoch.lacks(key) or row.fence <= epoch.base or _inherited(epoch, row)
     return row.state is State.RELEASED and epoch.lacks(key)
+
+
+def _inherited(epoch: Epoch, row: Row) -> bool:
+    """A claim that took over a record of an older epoch. Where fences are times it is above the base at once, also if
+    its worker died before it decided."""
+    return row.cause is Cause.LEASE_EXPIRED and row.created_at < epoch.cut
 
 
 def _took_over(answer: Claimed) -> bool:

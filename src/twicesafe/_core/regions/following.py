@@ -22,7 +22,7 @@ from ..durable.run_requests import LoadRun
 from ..operator_lifecycle import ORDER
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
 from .epochs import OWN_SCOPES, SOURCE, TARGET, On, RegionFlow, put_document
-from .pausing import homes_of, in_doubt, late_bounds
+from .pausing import CLOSED, homes_of, in_doubt, late_bounds
 from .settling import UNFINISHED, Settling, learn, settle_row
 
 __all__ = [
@@ -90,8 +90,8 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     """Keys (in short form) that the target refused. At most 20 are named."""
     failed_count: int = 0
     late: int = 0
-    """Unfinished records that were not copied, because a home was moved to the target, or is being moved between the
-    two stores. Those of the old region begin nothing. Every pass tries them again."""
+    """Records that were not copied, because they are late claims, or may be, or the target has a late claim in their
+    place. Every pass tries them again, and so does every move."""
     unreadable: tuple[str, ...] = ()
     """Ids, in hex, of records that cannot be read: they are damaged, or a newer version wrote them, or an older one
     forgot their keys, which the target never knew. They were not copied. At most 1,000 are named."""
@@ -192,10 +192,15 @@ def follow(
         if older is not None:
             older.refuse_overtaken(there)
             rows = [older.bounded(row) for row in rows]
-        elif bounds := late_bounds(here, there):
+        bounds = late_bounds(here, there) if older is None else []
+        if bounds:
             late = [row for row in rows if any(each.concerns(row, may_be_of) for each in bounds)]
             rows = yield from _without_late(seen, rows, late)
-        yield from _copy(seen, rows, settling)
+        lost = yield from _copy(seen, rows, settling)
+        if lost and older is None:
+            served = [each.label for each in bounds if each.served]
+            hidden = [row for row in lost if not any(may_be_of(row, each) for each in served)]
+            yield from _note_hidden(seen, hidden)
         if left:
             seen.again = {row.id: row for row in found.rows}
         if tell is not None:
@@ -259,11 +264,21 @@ def _level(row: Row) -> tuple[int, int]:
     return row.fence, ORDER[row.state]
 
 
-def _copy(seen: _Pass, rows: list[Row], settling: Settling | None) -> RegionFlow[None]:
+def _note_hidden(seen: _Pass, lost: list[Row]) -> RegionFlow[None]:
+    """Records of the region that serves, in whose place the target has a late claim. A move reads them again."""
+    found = (yield On(TARGET, [Read(row.id) for row in lost])) if lost else []
+    for row, here in zip(lost, found, strict=True):
+        if isinstance(here, Row) and here.state not in CLOSED:
+            seen.late[row.id.hex()] = None
+
+
+def _copy(seen: _Pass, rows: list[Row], settling: Settling | None) -> RegionFlow[list[Row]]:
+    """Returns those of which the target has a newer record."""
     answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
     for row, answer in zip(rows, answers, strict=True):
         seen.late.pop(row.id.hex(), None)  # what an earlier page showed of it
         yield from _count(seen, row, answer, settling)
+    return [row for row, answer in zip(rows, answers, strict=True) if answer is Ack.LOST]
 
 
 def _read_again(left: tuple[str, ...]) -> RegionFlow[Page]:

@@ -74,6 +74,8 @@ class Bound(NamedTuple):
 
     label: str
     fence: int
+    served: bool
+    """The target serves this home. False: it may."""
 
     def concerns(self, row: Row, may_be_of: Callable[[Row, str], bool]) -> bool:
         if row.state in CLOSED or row.fence <= self.fence:
@@ -104,7 +106,7 @@ def late_bounds(source: Homes, target: Homes) -> list[Bound]:
         if here is not None and here.serves and since > there.since:
             continue  # the source serves it, or was the last of the two that did
         served = there.serves and there.since > since
-        bounds.append(Bound(label, there.base if served else 0))
+        bounds.append(Bound(label, there.base if served else 0, served))
     return bounds
 
 
