@@ -298,3 +298,60 @@ def test_a_failed_attempt_of_a_late_claim_is_late_too(stores: Stores):
     stores.source.perform(Fail(KEY.id, late.owner, late.fence, 0, 5, HOUR, "Boom"))
     assert found(stores, "source").state is State.RELEASED
     assert stores.follow().late == 1
+
+
+# --- late claims in the store that is copied to -------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [State.IN_PROGRESS, State.COMPLETED])
+def test_a_record_that_a_late_claim_hides_is_read_again_by_every_pass(stores: Stores, state: State):
+    """The target served the key before. Its late claim looks newer than the work of the region that serves."""
+    say(stores, "target", serve, epoch(4))
+    say(stores, "source", serve, epoch(5))
+    put(stores, "source", BASE + 1, state)
+    late = put(stores, "target", BASE + 7, State.RELEASED)
+    for _ in range(2):
+        report = stores.follow()
+        assert (report.late, report.newer) == (1, 1)
+        assert found(stores) == late
+        stores.clock.advance(10 * OVERLAP)
+        stores.do("b")
+
+
+def test_a_move_finds_the_answer_that_a_late_claim_hides(stores: Stores):
+    say(stores, "target", serve, epoch(4))
+    say(stores, "source", serve, epoch(5))
+    answered = put(stores, "source", BASE + 1, State.COMPLETED)
+    put(stores, "target", BASE + 7, State.RELEASED)
+    stores.follow()
+    stores.clock.advance(10 * OVERLAP)
+    stores.do("b")
+    stores.follow()
+    settling = Settling(epoch(9, base=BASE + 100), None, lambda key: True, EU)
+    report = stores.follow(settling=settling, older=settling, moving=True)
+    assert (report.learned, report.late) == (1, 0)
+    assert found(stores).result == answered.result
+
+
+def test_a_newer_record_of_the_region_that_serves_hides_nothing(stores: Stores):
+    """The source has an old copy, and the target goes on with the key."""
+    say(stores, "target", serve, epoch(5))
+    put(stores, "source", BASE - 9)
+    put(stores, "target", BASE + 1)
+    assert stores.follow().late == 0
+
+
+def test_a_claim_without_a_decision_that_took_over_stays_in_doubt_where_fences_are_times(
+    places: Places,
+):
+    """Its worker died before its decision was written, and its fence is above the base."""
+    world = World(places, unknown="run")
+    with world.regions.receiver("eu").claim("slow"):
+        base = world.regions.switch("eu", to="us").base
+        us = world.regions._stores["us"]
+        id_ = Key("slow").id
+        us._rows[id_].lease_until = 1
+        us.perform(ClaimRequest(Key("slow"), OWNER, HOUR, 100))
+        us._rows[id_] = replace(us._rows[id_], fence=base + 7, lease_until=1)
+        world.deliver("us", "slow")
+    assert [each.error for each in world.regions.in_doubt("us")] == ["RegionDoubt 2: ran"]
