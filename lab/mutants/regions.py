@@ -218,7 +218,7 @@ def moves_are_not_announced(patch: Patch) -> None:
 
 @mutant("a store says that the base of its epoch is above all fences", STUDY)
 def the_base_is_too_high(patch: Patch) -> None:
-    serve = failover.serve
+    serve = pausing.serve
     patch(
         failover,
         "serve",

@@ -110,10 +110,10 @@ def test_what_was_late_is_copied_when_its_region_serves_again(stores: Stores):
     say(stores, "target", announce, 5)
     begun = put(stores, "source", BASE + 7)
     assert stores.follow().late == 1
-    stores.clock.advance(10 * OVERLAP)
+    stores.clock.advance(10 * OVERLAP // 1000)
     stores.do("b")
     assert stores.follow().late == 1
-    stores.clock.advance(10 * OVERLAP)
+    stores.clock.advance(10 * OVERLAP // 1000)
     say(stores, "source", serve, epoch(6))
     assert stores.follow().late == 0
     assert found(stores) == begun
@@ -314,7 +314,7 @@ def test_a_record_that_a_late_claim_hides_is_read_again_by_every_pass(stores: St
         report = stores.follow()
         assert (report.late, report.newer) == (1, 1)
         assert found(stores) == late
-        stores.clock.advance(10 * OVERLAP)
+        stores.clock.advance(10 * OVERLAP // 1000)
         stores.do("b")
 
 
@@ -324,7 +324,7 @@ def test_a_move_finds_the_answer_that_a_late_claim_hides(stores: Stores):
     answered = put(stores, "source", BASE + 1, State.COMPLETED)
     put(stores, "target", BASE + 7, State.RELEASED)
     stores.follow()
-    stores.clock.advance(10 * OVERLAP)
+    stores.clock.advance(10 * OVERLAP // 1000)
     stores.do("b")
     stores.follow()
     settling = Settling(epoch(9, base=BASE + 100), None, lambda key: True, EU)

@@ -268,7 +268,7 @@ def _note_hidden(seen: _Pass, lost: list[Row]) -> RegionFlow[None]:
     """Records of the region that serves, in whose place the target has a late claim. A move reads them again."""
     found = (yield On(TARGET, [Read(row.id) for row in lost])) if lost else []
     for row, here in zip(lost, found, strict=True):
-        if isinstance(here, Row) and here.state not in CLOSED:
+        if not isinstance(here, Row) or here.state not in CLOSED:  # also one that has expired
             seen.late[row.id.hex()] = None
 
 
