@@ -40,6 +40,13 @@ class Engine:
     server: str
     settings: dict[str, str]
     version: Callable[[Any], str]
+    empty: Callable[[Any, str], str]
+    """The URL of an empty place on this server, by a name for it."""
+
+
+def _database(server: Any, name: str) -> str:
+    server.execute(f"CREATE DATABASE {name}")
+    return str(server.url_of(name))
 
 
 def _postgres_version(server: Any) -> str:
@@ -82,15 +89,21 @@ ENGINES = {
         {"fsync": "on", "synchronous_commit": "on", "max_connections": "300"}
         | {"shared_buffers": "256MB", "max_wal_size": "4GB"},
         _postgres_version,
+        _database,
     ),
     "valkey": Engine(
-        "Valkey", "valkey", {"appendonly": "yes", "appendfsync": "everysec"}, _valkey_version
+        "Valkey",
+        "valkey",
+        {"appendonly": "yes", "appendfsync": "everysec"},
+        _valkey_version,
+        lambda server, name: f"{server.url}?prefix={name}",
     ),
     "mariadb": Engine(
         "MariaDB",
         "mariadb",
         {"innodb_flush_log_at_trx_commit": "1", "innodb_buffer_pool_size": "512M"},
         _mariadb_version,
+        _database,
     ),
     "etcd": Engine(
         "etcd",
@@ -98,12 +111,25 @@ ENGINES = {
         {"unsafe_no_fsync": "false", "auto_compaction_retention": "5m"}
         | {"quota_backend_bytes": str(8 * 1024**3)},
         _etcd_version,
+        lambda server, name: f"{server.url}/{name}",
     ),
 }
 
 EMULATED = {
-    "dynamodb": Engine("DynamoDB", "dynamodb", {}, lambda _: f"ministack {version('ministack')}"),
-    "mongodb": Engine("MongoDB", "mongodb", {}, _ferretdb_version),
+    "dynamodb": Engine(
+        "DynamoDB",
+        "dynamodb",
+        {},
+        lambda _: f"ministack {version('ministack')}",
+        lambda server, name: str(server.table_url(name)),
+    ),
+    "mongodb": Engine(
+        "MongoDB",
+        "mongodb",
+        {},
+        _ferretdb_version,
+        lambda server, name: f"{server.url}&collection={name}",
+    ),
 }
 """Emulators: they tell what the library adds to a call, not how fast the service is, nor how large."""
 
@@ -136,14 +162,8 @@ def url(name: str) -> str:
 
 
 def database(name: str, number: int) -> str:
-    """An empty database on the run's own server, for a version of the library."""
-    running = server(name)
-    if name == "valkey":
-        return f"{running.url.rpartition('/')[0]}/{3 + number}"
-    if name == "etcd":
-        return f"{running.url}/version_{number}"
-    running.execute(f"CREATE DATABASE version_{number}")
-    return str(running.url_of(f"version_{number}"))
+    """An empty place on the run's own server, for a version of the library."""
+    return (ENGINES | EMULATED)[name].empty(server(name), f"version_{number}")
 
 
 def use(urls: dict[str, str]) -> None:

@@ -70,31 +70,31 @@ def page(stores: Mapping[str, Any], table: Table) -> str:
 | a MongoDB replica set | [MongoDB](mongodb.md) |
 | tests | `memory://` |
 
-The protocol is the same on all of them: one suite of rules runs on every store. What differs is below.
+All of them follow the same protocol, and one conformance suite tests them all. This page shows what differs.
 
 ## Guarantees
 
-Each store declares these in its code, and the suite tests what is declared.
+Each store declares these in its code, and the suite tests what it declares.
 
 {table("", *stores, rows=guarantees)}
-*Untried*: the code is there, but no server of the tests supports it.
+*Untried* means that the code exists, but none of our test servers supports it.
 
 {table("store", "untried", rows=untried)}
 ## What a million deliveries cost
 
-Counted between the library and a server, for one blocking caller with warm connections. The handlers are short, so no lease is renewed, and
-results have 200 bytes.
-Multiply by your provider's price: of a write unit (DynamoDB), of a request, of a stored gigabyte. A server of your own has no price per
-call. Retries, takeovers and waiting duplicates need more; each store's page says how much.
+We counted round trips between the library and a server, for one blocking caller with warm connections. The handlers are short, so no lease
+is renewed, and results have 200 bytes. Multiply by your provider's price for a write unit (DynamoDB), a request or a stored gigabyte. A
+server of your own has no price per call. Retries, takeovers and waiting duplicates need more; each store's page says how much.
 
 {table("store", "round trips, first deliveries", "round trips, repeats", "write units, first", "write units, repeats", "stored, a million keys", rows=_costs(counts, rows))}
-Stored: by the published benchmark, with indexes. DynamoDB: the size of an item by AWS's rule, from which write units are computed, too. MongoDB: the documents, before compression and without indexes.
-SQLite has no server. `python -m benchmarks.calls --publish` counts again.
+The sizes are those of the published benchmark, with indexes. For DynamoDB it is the size of an item by AWS's rule, which also gives the write
+units. For MongoDB it is the documents alone, before compression and without indexes. SQLite has no server, so it has no round trips.
+`python -m benchmarks.calls --publish` counts again.
 
 ## Latency
 
-A delivery by one blocking caller, from the [published benchmark](../explanation/performance.md): client and server are on one machine, so
-add the time of your network for each round trip. The second figure is the ratio to the smallest correct hand-written code.
+The times are for one blocking caller, from the [published benchmark](../explanation/performance.md). Client and server were on one machine, so
+add the time of your network for each round trip. The second figure is the ratio to minimal hand-written code.
 
 {table("store", "first delivery", "repeat", rows=[_times(*each, rows) for each in MEASURED.values()])}
 DynamoDB and MongoDB are measured on emulators. Their figures show what the library adds, not how fast the service is.

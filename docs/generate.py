@@ -394,7 +394,7 @@ def flows_page() -> str:
     )
     once = all(row["effects"] == [1, 1, 2, 1, 1] for row in found["rows"])
     repeats = (
-        "- Each engine repeats the one step that its worker died in, and no other: its effect was not recorded. With "
+        "- Each engine repeats only the step that its worker died in, because nothing had recorded the effect. With "
         "[`steps.transact`](../how-to/durable-functions.md)\n  effect and record are one transaction, and nothing repeats."
         if once
         else "- The engines differ in what they repeat: see the column of the effects."
@@ -402,21 +402,24 @@ def flows_page() -> str:
     left = "".join(f"- Not measured: {name} ({why}).\n" for name, why in found["missing"].items())
     return f"""# The same flow on other engines
 
-Five steps, each with one effect (a line in a file, on disk). {found["flows"]} flows ran one after the other, the engines in turns; the table has the median.
-Then the worker is killed with SIGKILL in step 3, after its effect and before its record, and a new worker starts at once. How long does it
-take until the effect of step 5? How often did each step have its effect?
-Measured on {found["at"]} with `python -m benchmarks.flows --publish`.
+A flow has five steps, and each step writes a line to a file on disk. We measured two things on each engine:
+
+- How long does a flow take? {found["flows"]} flows ran one after the other, the engines in turns; the table has the median.
+- What does a crash cost? The worker gets SIGKILL in step 3, after its effect and before its record, and a new worker starts at once. The
+  table has the time until the effect of step 5, and how often each step had its effect.
+
+`python -m benchmarks.flows --publish` measured this on {found["at"]}.
 
 {made}
 {left}
 {repeats}
-- The time to finish is mostly the time until the dead worker is noticed. twicesafe waits for its lease, Temporal for the
-  time-out of the activity. Both are settings, here 2 seconds. DBOS
-  recovers when a process with the same executor id starts, and needs its control plane to notice otherwise. Restate notices the broken connection.
-- The load of the machine was {found["load"]} on {found["machine"]["processors"]} cores meanwhile.
-  So the times compare the engines with each other, and are no benchmark of any of them alone.
-- Temporal and Restate are servers that workers of any language share, with histories and a user interface. One worker with one flow at a time shows nothing of that, and nothing of how they
-  behave with many workers.
+- Most of the time after the kill passes until the engine notices the death. twicesafe waits for the lease, Temporal for the time-out of the
+  activity; both are settings, here 2 seconds. DBOS recovers when a process with the same executor id starts; otherwise it needs its control
+  plane. Restate notices the broken connection.
+- The machine was busy (load {found["load"]} on {found["machine"]["processors"]} cores). Compare the engines with each other, and do not
+  use one of these times as a benchmark.
+- Temporal and Restate are servers that workers of any language share, with histories and a user interface. One worker with one flow at a
+  time does not show these features, nor how the engines behave with many workers.
 """
 
 
@@ -570,8 +573,8 @@ def planning_page() -> str:
 [How to plan](../how-to/plan.md) shows the command. This page says what it computes, and from what. The tables and the picture are made by
 the code.
 
-The example on this page: 500 deliveries per second, 2 % of them duplicates. 99 % of the duplicates are retries with exponential back-off
-over 3 days, 1 % are redriven by people within 30 days. A duplicate that has its effect twice costs 0.01, a gigabyte 0.12 a month, the
+The example on this page has 500 deliveries per second, and 2 % of them are duplicates. 99 % of the duplicates are retries with exponential
+back-off over 3 days; people redrive the other 1 % within 30 days. An effect that happens twice costs 0.01, a gigabyte 0.12 a month, the
 server 20 a month, in any currency. These prices are invented; the command has no default prices.
 
 ![Risk and cost by window](../pictures/plan.svg)
@@ -589,9 +592,9 @@ window W runs again. The share of duplicates that do is P(D > W), which depends 
 | `ObservedDelays(ages)` | the share of the ages that are longer than W | what was measured |
 | `MixedDelays((p, A), (1−p, B))` | p × P(A > W) + (1−p) × P(B > W) | several kinds of duplicates |
 
-A sender with exponential back-off makes equally many retries in each doubling of the delay: its delays are uniform on a logarithmic scale,
-which is the second row. It counts all retries equally, although a later one happens only if all before it failed. So it overestimates the risk.
-Delays are counted from the sender's first attempt, but the retention from completion, which is later. That overestimates the risk, too.
+The second row assumes that a sender with exponential back-off makes equally many retries in each doubling of the delay, so its delays are
+uniform on a logarithmic scale. It overestimates the risk for two reasons. It counts all retries equally, although a later one happens only
+if all before it failed. And it counts delays from the sender's first attempt, but the retention counts from completion, which is later.
 
 The *window for a risk* is the inverse: the smallest W with P(D > W) ≤ risk. For observed ages the command also states an upper bound with
 95 % confidence, by [Wilson's score interval](https://doi.org/10.1080/01621459.1927.10502953) (1927). With n duplicates
@@ -607,15 +610,16 @@ By [Little's law](https://doi.org/10.1287/opre.9.3.383) (1961), records = new ke
     records = r × (1 − d) × (W + S)
     bytes   = records × bytes per key
 
-S is the interval of the sweep; it is 0 on Redis, which expires records by itself. Records of late duplicates are left out: they are at most
-d / (1 − d) × P(D > W) of all records. Bytes per key are those of the [published benchmark](performance.md), with indexes, for a result of
+S is the interval of the sweep; it is 0 on Redis, which expires records by itself. The formula leaves out records of late duplicates, which are at
+most d / (1 − d) × P(D > W) of all records. Bytes per key are those of the [published benchmark](performance.md), with indexes, for a result of
 {RESULT_BYTES} bytes and a key of {KEY_BYTES}. If your results and keys are longer or shorter, the difference is added.
-Those of DynamoDB and MongoDB are of the item or document alone, without indexes and before compression:
+For DynamoDB and MongoDB this is the size of the item or document alone, without indexes and before compression:
 
 {table("store", "bytes per key", "sweep, per removed key", rows=sizes)}
-Databases store pages, not bytes. The published sizes are older than the narrow layout of today, so the plan is not exact. For results up to 400 bytes, an SQLite file is up to a quarter smaller than planned. It is
-up to a third larger for results up to 2 KiB, and up to two thirds larger between 2 and 4 KiB, where each result fills a page. A test checks these bounds. PostgreSQL
-compresses large results, which the plan ignores.
+The plan is not exact, because databases store pages, and because the published sizes are older than today's narrower records. For results up to
+400 bytes, an SQLite file is up to a quarter smaller than planned. It is up to a third larger for results up to 2 KiB, and up to two thirds
+larger between 2 and 4 KiB, where each result fills a page. A test checks these bounds. PostgreSQL compresses large results; the plan does not
+include that.
 
 **Memory of Redis and Valkey.** While the server writes a snapshot or rewrites its log, a child process shares the memory until
 the parent writes to it. In the worst case all of it is copied: the [manual](https://redis.io/docs/latest/operate/oss_and_stack/management/optimization/memory-optimization/)
@@ -644,8 +648,9 @@ The bits of UUIDs are in [RFC 9562](https://www.rfc-editor.org/rfc/rfc9562), sec
 [specification](https://github.com/ulid/spec), for generators without a counter. A content hash and the stored identity are SHA-256. A badly seeded
 generator, or a sender that reuses ids, is far more likely than any of these collisions: fingerprints find them.
 
-**What it cannot do.** It knows nothing about bursts: rate and share are averages. It assumes that duplicates are independent of each other; but a long
-outage makes many at once, all of them late. A store does not count repeats, so you or an observer in your process must provide their share and ages.
+**What it cannot do.** Rate and share are averages, so it does not show bursts. It assumes that duplicates are independent of each other, but a
+long outage makes many at once, all of them late. A store does not count repeats, so you or an observer in your process must provide their
+share and ages.
 """
 
 
@@ -1247,7 +1252,7 @@ def _for_users(home: ModuleType) -> str:
                     f"{parts.pop().removesuffix('```')}\n{block.removeprefix('```text' + chr(10))}"
                 )
             parts.append(block)
-    return "\n\n".join(parts)
+    return re.sub(r"docs/([\w-]+/([\w-]+)\.md)", r"[\2](../\1)", "\n\n".join(parts))
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,7 @@
-"""The report: numbers as JSON, and a page for readers made of nothing but these numbers."""
+"""The report: numbers as JSON, and pages for readers made of nothing but these numbers.
+
+`proof.md` is what to read first: what was tried, and what it found. The other pages have the long tables.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from .field import Trial
-from .field.page import field_page, field_versions
+from .field.page import field_page, field_versions, trials_in_short
 from .fuzz import Tally as Compared
 from .model import Check, version
 from .mutants import LIMIT
@@ -19,11 +22,12 @@ from .parts import our_version
 from .simulation import STUDIES
 from .simulation.campaign import Hunt, Tally
 
-__all__ = ["NUMBERS", "PAGE", "Proof", "as_markdown", "publish", "publish_trials", "read"]
+__all__ = ["FOLDER", "NUMBERS", "PAGES", "Proof", "pages", "publish", "publish_trials", "read"]
 
 ROOT = Path(__file__).parent.parent
 NUMBERS = ROOT / "lab" / "results" / "proof.json"
-PAGE = ROOT / "docs" / "explanation" / "proof.md"
+FOLDER = ROOT / "docs" / "explanation"
+PAGES = ("proof.md", "proof-simulations.md", "proof-planted-bugs.md", "proof-trials.md")
 
 
 class Proof(msgspec.Struct):
@@ -85,27 +89,34 @@ def _write(proof: Proof) -> None:
     NUMBERS.parent.mkdir(exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=1) + b"\n"
     NUMBERS.write_bytes(text)
-    PAGE.write_text(as_markdown(read(NUMBERS)), "utf-8")
+    for name, text in pages(read(NUMBERS)).items():
+        (FOLDER / name).write_text(text, "utf-8")
 
 
 def read(file: Path) -> Proof:
     return msgspec.json.decode(file.read_bytes(), type=Proof)
 
 
-def as_markdown(proof: Proof) -> str:
-    return "\n".join(
+def pages(proof: Proof) -> dict[str, str]:
+    """The text of each of `PAGES`."""
+    tallies = [proof.simulations[name] for name in STUDIES]
+    made = (
         [
             *_head(proof),
-            *_simulations([proof.simulations[name] for name in STUDIES]),
-            *_mutants(proof.mutants),
-            *_sources(proof.sources, proof.source_mutants),
+            *_simulations(tallies),
+            *_mutants_in_short(proof.mutants),
+            *_sources_in_short(proof.sources, proof.source_mutants),
             *_model(proof.model),
             *_readers(proof.readers),
-            *field_page(proof.field),
+            *trials_in_short(proof.field),
             *_LIMITS,
-            "",
-        ]
+        ],
+        [*_SIMULATIONS, *(line for tally in tallies for line in _simulation(tally))],
+        [*_PLANTED, *_mutants(proof.mutants), *_sources(proof.sources)],
+        [*_TRIALS, *field_page(proof.field)],
     )
+    texts = ["\n".join(lines).rstrip("\n") + "\n" for lines in made]
+    return dict(zip(PAGES, texts, strict=True))
 
 
 def _head(proof: Proof) -> list[str]:
@@ -116,9 +127,9 @@ def _head(proof: Proof) -> list[str]:
     return [
         "# The proof lab",
         "",
-        "How we try to break the promises, and what happened: simulated schedules, planted bugs, a model checker, and",
-        "real servers that are killed, cut off and frozen. `make prove ARGS=--publish` writes this page. A full run takes",
-        "hours, so parts can be run separately (`--only`). Each part names the version that it ran on:",
+        "This page shows how we try to break our promises, and what happened. There are simulated schedules, planted",
+        "bugs, a model checker, and real servers that we kill, cut off and freeze. `make prove ARGS=--publish` writes",
+        "this page. A full run takes hours, so parts can be run separately (`--only`). They ran on these versions:",
         "",
         *(f"- {commit}: {', '.join(parts)}" for commit, parts in commits.items()),
         "",
@@ -132,9 +143,9 @@ def _simulations(tallies: list[Tally]) -> list[str]:
     return [
         "## Simulation",
         "",
-        "All decisions are made in generators that yield requests and commands as data. So a scheduler can run",
-        "the shipped code and control time, network, processes and randomness. The same seed gives exactly the",
-        "same schedule. A failing schedule is shrunk and printed line by line:",
+        "The core makes its decisions in generators that yield requests and commands as data. So a scheduler can",
+        "run the shipped code and control time, network, processes and randomness. The same seed gives exactly the",
+        "same schedule. This command shrinks a failing schedule and prints it line by line:",
         "",
         "<!-- no-run: for a clone of the repository, not for users of the package -->",
         "```console",
@@ -145,7 +156,8 @@ def _simulations(tallies: list[Tally]) -> list[str]:
         "|---|---|---|---|---|",
         *(_in_short(tally) for tally in tallies),
         "",
-        *(line for tally in tallies for line in _simulation(tally)),
+        "[Simulations in detail](proof-simulations.md): the invariants of each study, and what happened in its schedules.",
+        "",
     ]
 
 
@@ -162,11 +174,11 @@ def _in_short(tally: Tally) -> str:
 def _simulation(tally: Tally) -> list[str]:
     study = STUDIES[tally.study]
     lines = [
-        f"### {study.name.capitalize()}",
+        f"## {study.name.capitalize()}",
         "",
         study.about,
         "",
-        "| what may never happen | |",
+        "| invariant | what must hold |",
         "|---|---|",
         *(f"| {name} | {text} |" for name, text in study.rules.items()),
         "",
@@ -189,15 +201,22 @@ def _simulation(tally: Tally) -> list[str]:
     return [*lines, ""]
 
 
-def _mutants(hunts: list[Hunt]) -> list[str]:
+def _mutants_in_short(hunts: list[Hunt]) -> list[str]:
     found = [hunt for hunt in hunts if not hunt.survived]
     return [
         "## Planted bugs in the protocol",
         "",
-        "A lab that finds nothing may be unable to find anything. So we plant bugs in the protocol, one at a",
-        f"time, and the simulation must find each of them within {LIMIT:,} schedules.",
-        f"**{len(found)} of {len(hunts)} were found.** (For four of them, an invariant that would catch a",
-        "related bug first is switched off.)",
+        "Could the lab find a bug at all? To know, we plant bugs in the protocol, one at a time. The simulation must",
+        f"find each of them within {LIMIT:,} schedules. **It found {len(found)} of {len(hunts)}.** (For four of them,",
+        "we switch off an invariant that would catch a related bug first.)",
+        "[The list of planted bugs](proof-planted-bugs.md) says how each was found.",
+        "",
+    ]
+
+
+def _mutants(hunts: list[Hunt]) -> list[str]:
+    return [
+        "## In the protocol",
         "",
         "| bug | found by schedule | broken invariant |",
         "|---|---|---|",
@@ -231,7 +250,7 @@ def _readers(tallies: list[Compared]) -> list[str]:
     ]
 
 
-def _sources(kills: list[Kill], every: int) -> list[str]:
+def _sources_in_short(kills: list[Kill], every: int) -> list[str]:
     if not kills:
         return []
     killed = [kill for kill in kills if kill.killed_by]
@@ -240,7 +259,17 @@ def _sources(kills: list[Kill], every: int) -> list[str]:
         "",
         "The simulation runs the core. We also plant bugs in the SQL, the scripts, the adapters, the publishers",
         "and the HTTP rules around it, one at a time, and the test suite must fail.",
-        f"This run tried {len(kills)} of {every}: **{len(killed)} were caught.**",
+        f"This run tried {len(kills)} of {every}, and **the tests caught {len(killed)}.**",
+        "[The list](proof-planted-bugs.md#in-the-sources) names the test that caught each.",
+        "",
+    ]
+
+
+def _sources(kills: list[Kill]) -> list[str]:
+    if not kills:
+        return []
+    return [
+        "## In the sources",
         "",
         "| file | bug | found by |",
         "|---|---|---|",
@@ -274,6 +303,27 @@ def _model(checks: list[Check]) -> list[str]:
     return [*lines, ""]
 
 
+_SIMULATIONS = [
+    "# Simulations in detail",
+    "",
+    "[The proof lab](proof.md#simulation) runs the shipped code under a scheduler. This page has the invariants of each",
+    "study, which it checks in every schedule, and counts what happened in the schedules of the published run.",
+    "",
+]
+_PLANTED = [
+    "# Planted bugs",
+    "",
+    "Each row is a bug that [the proof lab](proof.md#planted-bugs-in-the-protocol) planted, one at a time, and what",
+    "found it in the published run.",
+    "",
+]
+_TRIALS = [
+    "# Trials on real servers",
+    "",
+    "Every trial of [the proof lab](proof.md#trials-on-real-servers) on real servers: what it does, what it counted,",
+    "and what broke.",
+    "",
+]
 _LIMITS = [
     "## What this can show, and what it cannot",
     "",

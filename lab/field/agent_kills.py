@@ -15,9 +15,9 @@ __all__ = ["agent_kills"]
 
 @trial("killed agents", "C3", "runs", ("sqlite",))
 def agent_kills(t: Trial) -> None:
-    """Agents on FastMCP, LangChain, Pydantic AI and the OpenAI Agents SDK, each with a scripted model that
-    rewords, forgets answers, calls twice at once and asks again. Their tool times out before and after its
-    effect, and their processes are killed and begin again. Is each order charged once?"""
+    """Agents run on FastMCP, LangChain, Pydantic AI and the OpenAI Agents SDK. A scripted model rewords calls,
+    forgets answers, calls twice at once and asks again. The tool times out before and after its effect, and
+    the agents' processes are killed and start again. Is each order charged once?"""
     size = ["--runs", str(t.size(40, 1000)), "--seed", str(t.seed)]
     ended = subprocess.run(
         [sys.executable, "-m", "tests.tool_calls.killing", *size],

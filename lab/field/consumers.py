@@ -225,8 +225,8 @@ def _note(t: Trial, plant: Plant) -> None:
 
 @trial("consumers in leases", "C14", "kills", tuple(BROKERS), portions=PORTIONS)
 def consumers_in_leases(t: Trial) -> None:
-    """Workers of a receiver are killed, broker and store restart, some messages kill every worker. Is a message
-    lost? Does each repeat have its cause? Is every poison message in the dead letters, and nothing else?"""
+    """Workers of a receiver are killed, broker and store restart, and some messages kill every worker. Is a
+    message lost? Does each repeat have its cause? Do the dead letters have every poison message, and no other?"""
     _try(t, "lease")
 
 

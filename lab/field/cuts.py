@@ -257,7 +257,8 @@ def cut_replies(t: Trial) -> None:
 
 @trial("cut requests", "C5", "cuts", (*SERVERS, *KEYED))
 def cut_requests(t: Trial) -> None:
-    """Every request is cut after some number of bytes. One run, one result, and no caller waits for a lease."""
+    """Every request is cut after some number of bytes. There must be one run and one result, and no caller may
+    wait for a lease."""
     _sweep(t, "request", t.size(3, 100))
 
 

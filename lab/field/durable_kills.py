@@ -26,9 +26,9 @@ TIME_LIMIT = 600.0
 
 @trial("killed durable runs", "C3", "kills", ("sqlite", *SERVERS))
 def durable_kills(t: Trial) -> None:
-    """Workers are killed at random moments while they complete durable runs: effects outside, and money in the
-    user's own database (`steps.transact`). Does every run end, with one answer? Does money move twice? Does an
-    effect repeat more often than its worker died?"""
+    """Workers are killed at random moments while they complete durable runs. The runs have effects outside, and
+    move money in the user's own database (`steps.transact`). Does every run end, with one answer? Does money
+    move twice? Does an effect repeat more often than its worker died?"""
     with folder_for() as folder, fresh_url(t.engine) as url:
         door = None
         if t.engine in DOORS:

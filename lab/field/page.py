@@ -1,4 +1,4 @@
-"""The field's part of the proof page: every trial with what it tried, counted and lost."""
+"""The field's parts of the proof pages: an overview, and every trial with what it tried, counted and lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from .trial import TRIALS, Trial
 
-__all__ = ["field_page", "field_versions"]
+__all__ = ["field_page", "field_versions", "trials_in_short"]
 
 DRIVERS = ("psycopg", "asyncpg", "redis", "PyMySQL", "hypothesis")
 
@@ -37,34 +37,46 @@ def field_versions(trials: Sequence[Trial]) -> dict[str, str]:
     return found
 
 
-def field_page(trials: Sequence[Trial]) -> list[str]:
+def trials_in_short(trials: Sequence[Trial]) -> list[str]:
     if not trials:
         return []
     broken = [done for done in trials if done.broken]
     seeds = sorted({done.seed for done in trials})
-    small = any(not done.full for done in trials)
-    size = "the small size of CI, unless a trial says otherwise" if small else "full size"
-    lines = [
+    size = (
+        "the small size of CI, unless a trial says otherwise" if _is_small(trials) else "full size"
+    )
+    return [
         "## Trials on real servers",
         "",
-        "Faults on real servers, real processes and the network between them. Each engine runs in its own",
-        "process with its own servers. Connections go through a proxy that cuts, delays, throttles and drops",
-        f"traffic. This run was of {size}, with seed",
-        f"{', '.join(map(str, seeds))}: {len(trials)} trials, **{len(broken)} of them broken**.",
-        "A failing trial prints the command that repeats it; any of them can be run alone:",
+        "These trials cause faults in real servers, real processes and the network between them. Each engine",
+        "runs in its own process with its own servers. Connections go through a proxy that cuts, delays,",
+        f"throttles and drops traffic. This run was of {size}. It had {len(trials)}",
+        f"trials with {len(seeds)} seeds, **{len(broken)} of them broken**. (`lab/results/proof.json` has the seed of",
+        "each.) A failing trial prints the command that repeats it. You can run any trial alone:",
         "",
         "<!-- no-run: for a clone of the repository, not for users of the package -->",
         "```console",
         "$ python -m lab field 'cut replies' --engine postgres --seed 1",
         "```",
         "",
+        "| trial | engines | tried | broken |",
+        "|---|---|---|---|",
+        *(_total(name, some) for name, some in _by_name(trials)),
+        "",
+        "[The trials in detail](proof-trials.md): what each of them does, and what it counted on each engine.",
+        "",
     ]
-    for name, entry in TRIALS.items():
-        some = [done for done in trials if done.name == name]
-        if not some:
-            continue
+
+
+def field_page(trials: Sequence[Trial]) -> list[str]:
+    lines = []
+    small = _is_small(trials)
+    for name, some in _by_name(trials):
+        entry = TRIALS[name]
         lines += [
-            f"**{name[:1].upper()}{name[1:]}.** {entry.question}{_apart(some) if small else ''}",
+            f"## {_title(name)}",
+            "",
+            f"{entry.question}{_apart(some) if small else ''}",
             "",
             f"| | {entry.unit} | broken | counted | s |",
             "|---|---|---|---|---|",
@@ -73,6 +85,26 @@ def field_page(trials: Sequence[Trial]) -> list[str]:
             *_notes(some),
         ]
     return lines
+
+
+def _by_name(trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
+    found = ((name, [done for done in trials if done.name == name]) for name in TRIALS)
+    return [(name, some) for name, some in found if some]
+
+
+def _is_small(trials: Sequence[Trial]) -> bool:
+    return any(not done.full for done in trials)
+
+
+def _title(name: str) -> str:
+    return name[:1].upper() + name[1:]
+
+
+def _total(name: str, some: Sequence[Trial]) -> str:
+    engines = ", ".join(NAMES.get(done.engine, done.engine) for done in some if not done.skipped)
+    tried = sum(done.tried for done in some)
+    broken = sum(bool(done.broken) for done in some)
+    return f"| {_title(name)} | {engines} | {tried:,} {TRIALS[name].unit} | **{broken}** |"
 
 
 def _apart(some: Sequence[Trial]) -> str:

@@ -127,7 +127,7 @@ def _awaken(t: Trial, receiver: Receiver, worker: Worker, key: str) -> None:
 
 @trial("blocked event loops", "C7", "blocks", ("sqlite", *SERVERS, *KEYED))
 def blocked_loops(t: Trial) -> None:
-    """A handler blocks its event loop for longer than the lease: the keeper's thread keeps its claim."""
+    """A handler blocks its event loop for longer than the lease. Does the keeper's thread keep its claim?"""
     lease = 1.0
     running = threading.Event()
 

@@ -158,7 +158,7 @@ def crash(c: Column) -> str:
     return _runs(seen, c, again)
 
 
-@scenario("process killed in mid-run and started anew; repeated past the lease")
+@scenario("process killed in mid-run and restarted; repeated past the lease")
 def restart(c: Column) -> str:
     key = c.key()
     c.worker("owner").begin_and_hold(c.order(key, act="hold", meets="take over"))

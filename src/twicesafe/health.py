@@ -1,4 +1,4 @@
-"""Health: is this receiver well, and if not, what to do next?
+"""Health: whether a receiver works well, and what to do next if it does not.
 
     receiver.health().status                    "ok", "degraded" or "failing"
     app.mount("/twicesafe", health_app(receiver))     /twicesafe/health and /twicesafe/ready, ASGI

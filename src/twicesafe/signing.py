@@ -1,4 +1,4 @@
-"""Signed keys: a receiver accepts only keys that were minted by a party it trusts.
+"""Signed keys: a receiver accepts only keys that a trusted party has signed.
 
     signer = KeySigner("2026-11", secret, audience="payments")
     signature = signer.sign("tx-123")                        # the header Idempotency-Key-Signature

@@ -30,7 +30,7 @@ QUOTED = {
     "tests/house/test_secrets.py": "a rule names the words of a denial",
     "tests/servers/pgbouncer.py": "the operating system has a user of that name",
     "lab/mutants/sources": "names and bugs are published with the last proof run",
-    "docs/explanation/proof.md": "published: the ids of the tests of that run",
+    "docs/explanation/proof": "published: the ids of the tests of that run",
 }
 
 

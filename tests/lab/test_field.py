@@ -10,7 +10,7 @@ import pytest
 
 from lab.__main__ import main
 from lab.field import TRIALS, Trial, run_trial
-from lab.field.page import field_page
+from lab.field.page import field_page, trials_in_short
 from lab.field.running import run_here, told
 from lab.field.trial import trial
 from lab.parts import Parts
@@ -108,9 +108,11 @@ def test_the_page_hides_nothing():
     lost = Trial("failover", "C6", "valkey", 5, True, 20, "failovers", counts)
     broken = Trial("zombies", "C7", "valkey", 5, True, 9, "awakenings", broken=["a zombie spoke"])
     absent = Trial("zombies", "C7", "mariadb", 5, True, skipped="no mariadbd on this machine")
-    page = "\n".join(field_page([lost, broken, absent]))
+    trials = [lost, broken, absent]
+    page = "\n".join([*trials_in_short(trials), *field_page(trials)])
     assert "lost, acknowledged during 40" in page
     assert "**1 of them broken**" in page
+    assert "| Zombies | Valkey | 9 awakenings | **1** |" in page
     assert "**1**: a zombie spoke" in page
     assert "skipped: no mariadbd on this machine" in page
 

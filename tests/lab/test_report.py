@@ -16,9 +16,11 @@ from lab.simulation import STUDIES
 from lab.simulation.campaign import Found
 
 
-def test_the_page_is_made_of_the_numbers():
+def test_the_pages_are_made_of_the_numbers():
     proof = report.read(report.NUMBERS)
-    assert report.as_markdown(proof) == report.PAGE.read_text("utf-8")
+    assert tuple(report.pages(proof)) == report.PAGES
+    for name, text in report.pages(proof).items():
+        assert text == (report.FOLDER / name).read_text("utf-8")
 
 
 def test_what_was_published_is_a_whole_run():
@@ -35,7 +37,7 @@ def test_what_was_published_is_a_whole_run():
 
 def test_a_part_is_published_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(report, "NUMBERS", tmp_path / "proof.json")
-    monkeypatch.setattr(report, "PAGE", tmp_path / "proof.md")
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
     old = report.read(report.ROOT / "lab" / "results" / "proof.json")
     old.tried = dict.fromkeys(PARTS, "an earlier version")
     report.NUMBERS.write_bytes(msgspec.json.encode(old))
@@ -46,14 +48,14 @@ def test_a_part_is_published_beside_the_others(monkeypatch: pytest.MonkeyPatch, 
     assert (found.mutants, found.field) == (old.mutants, old.field)
     later = found.tried.pop("relays")
     assert set(found.tried.values()) == {"an earlier version"}
-    assert f"- {later}: relays\n" in report.PAGE.read_text("utf-8")
+    assert f"- {later}: relays\n" in (tmp_path / "proof.md").read_text("utf-8")
 
 
 def test_trials_that_were_run_apart_replace_their_own_rows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(report, "NUMBERS", tmp_path / "proof.json")
-    monkeypatch.setattr(report, "PAGE", tmp_path / "proof.md")
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
     old = report.read(report.ROOT / "lab" / "results" / "proof.json")
     report.NUMBERS.write_bytes(msgspec.json.encode(old))
     portions = []
@@ -73,16 +75,16 @@ def test_trials_that_were_run_apart_replace_their_own_rows(
         {"portions": 2},
     )
     assert len(found.field) == len(old.field)
-    page = report.PAGE.read_text("utf-8")
+    page = (tmp_path / "proof.md").read_text("utf-8")
     assert "1 of them broken" in page
-    assert page == report.as_markdown(found)
+    assert page == report.pages(found)["proof.md"]
 
 
 def test_further_portions_are_added_to_the_published_ones_with_both_versions(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(report, "NUMBERS", tmp_path / "proof.json")
-    monkeypatch.setattr(report, "PAGE", tmp_path / "proof.md")
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
     first, later = (new_trial("soak", "sqlite", 1, True) for _ in range(2))
     first.tried, first.seconds, first.version = 3, 1.5, "an earlier version"
     later.tried, later.seconds, later.version = 4, 2.0, "a later version"
@@ -97,7 +99,8 @@ def test_further_portions_are_added_to_the_published_ones_with_both_versions(
     (row,) = [done for done in found.field if (done.name, done.engine) == ("soak", "sqlite")]
     assert (row.tried, row.seconds, row.counts) == (7, 3.5, {"portions": 2})
     assert row.version == "a later version; an earlier version"
-    assert "a later version, an earlier version" in report.PAGE.read_text("utf-8")
+    page = (tmp_path / "proof-trials.md").read_text("utf-8")
+    assert "a later version, an earlier version" in page
 
 
 def test_a_page_does_not_hide_what_broke():
@@ -105,7 +108,8 @@ def test_a_page_does_not_hide_what_broke():
     proof.simulations["leases"].violations.append(Found(1, "one result", "two"))
     proof.mutants[0] = replace(proof.mutants[0], schedule=None)
     proof.model[0] = replace(proof.model[0], caught=True)
-    page = report.as_markdown(proof)
-    assert "| **1** |" in page
-    assert "**not found**" in page
-    assert "**not as expected**" in page
+    first, simulations, planted, _ = report.pages(proof).values()
+    assert "| **1** |" in first
+    assert "**not as expected**" in first
+    assert "| one result | 1 |" in simulations
+    assert "**not found**" in planted

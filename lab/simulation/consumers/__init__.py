@@ -39,12 +39,13 @@ _AT_THE_BROKER: Final = (
 STUDY: Final = Study(
     name="consumers",
     about=(
-        "Consumers, two thirds of them in lease mode. The flows of one to three consumers are stepped by a scheduler, under "
-        "virtual time, between the memory store and a broker: a queue that redelivers, or a log in "
-        "partitions. What runs is the shipped code: the flow, its intake, the recovery rule, the "
-        "committed prefix of a partition, the store, and the lease keeper without its thread. "
-        "In transaction mode the inbox is a model; the study of transactions runs the shipped one. Invariants are looked for at every request that reaches "
-        "the store or the broker, and at every start of a handler."
+        "Consumers, two thirds of them in lease mode. A scheduler runs the flows of one to three consumers "
+        "step by step, in virtual time, between the memory store and a broker: a queue that redelivers, or "
+        "a log in partitions. This is the shipped code: the flow, its intake, the recovery rule, the "
+        "committed prefix of a partition, the store, and the lease keeper without its thread. In "
+        "transaction mode the inbox is a model; the study of transactions runs the shipped one. The "
+        "simulation checks the invariants at every request that reaches the store or the broker, and at "
+        "every start of a handler."
     ),
     rules=INVARIANTS,
     draw=draw,

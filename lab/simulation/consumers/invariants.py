@@ -15,7 +15,7 @@ INVARIANTS: Final = Rules(
         "most_held is kept": "a consumer holds at most most_held unsettled messages",
         "done is not dead": "a message that is recorded as done, or that another worker runs, is not published to the dead letters; unless its worker was late, and completed it after another one had given up on it",
         "dead letters repeat with a cause": "a dead letter is published again only after a crash, a lost lease or a lost answer",
-        "innocents are not dead-lettered": "a message is dead-lettered for its own attempts, or behind a dead one of its key; never for its neighbour's deaths",
+        "innocents are not dead-lettered": "a message is dead-lettered because of its own attempts, or behind a dead one of its key; never because another message killed its worker",
         # seen at the handlers
         "done is not run again": "no handler starts for a message that is recorded as done",
         "starts have a cause": "a handler starts again only after a failure, a death or a lost lease",

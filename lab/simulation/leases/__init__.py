@@ -37,9 +37,9 @@ STUDY: Final = Study(
     name="leases",
     about=(
         "Lease mode. A scheduler runs the flows of workers step by step, on a virtual network, in "
-        "virtual time, against the memory store. It runs the shipped code: flows, lifecycle, store, "
-        "single flights, and the lease keeper without its thread. Invariants are checked after every "
-        "request that reaches the store, and at every start, effect and answer."
+        "virtual time, against the memory store. This is the shipped code: flows, lifecycle, store, "
+        "single flights, and the lease keeper without its thread. The simulation checks the invariants "
+        "after every request that reaches the store, and at every start, effect and answer."
     ),
     rules=INVARIANTS,
     draw=draw,

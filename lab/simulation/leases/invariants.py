@@ -21,7 +21,7 @@ INVARIANTS: Final = Rules(
         "one result": "each life of a key has at most one recorded result (mode 1)",
         "replays are exact": "a replay is the recorded result, byte for byte, while it is kept",
         "expiry is seen": "a record past its retention is never replayed, swept or not (P8)",
-        "live work is kept": "work in progress, held or parked is never swept; results not early (P6)",
+        "live work is kept": "a sweep removes no work in progress, held or parked, and no result too early (P6)",
         "mismatch first": "a different fingerprint is a mismatch; this is checked first (P11)",
         "every start has a cause": "every start after the first has a recorded cause, and it is the true one (P12)",
         "attempts count": "attempts are counted at the claim and never exceed max_attempts",
@@ -29,7 +29,7 @@ INVARIANTS: Final = Rules(
         "suspects run alone": "in a batch, a message whose last worker died in a counted start runs while no other one does",
         "hold means once": "under hold, a key starts again only after an operator's act or a known failure",
         "closed keys stay closed": "a held, parked or forgotten key starts only after an operator's act",
-        "waiting answers are true": "busy, resting, held and parked are answered only when they are true",
+        "waiting answers are true": "a caller gets busy, resting, held or parked only while that is true",
         "max_lease ends it": "no lease ends later than max_lease after its claim (P7)",
         "transitions follow the table": "every change of a row is in the table of transitions",
         # seen at the handlers and their callers

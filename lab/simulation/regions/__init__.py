@@ -25,11 +25,11 @@ __all__ = ["STUDY"]
 STUDY: Final = Study(
     name="regions",
     about=(
-        "Regions. Workers of two regions get the same messages, a follower copies with a lag, and operators fail "
-        "over, switch and settle, two at a time, and die halfway. Regions are cut off from the register and from "
-        "each other, and zombies of old epochs go on. It runs the shipped code: claims in a region, following, "
-        "failover, lifecycle, memory store. Invariants are checked after every request that reaches a store, and at "
-        "every start and answer."
+        "Regions. Workers of two regions get the same messages, and a follower copies with a lag. Up to two "
+        "operators at a time fail over, switch and settle, and their processes may die halfway. Regions are cut "
+        "off from the register and from each other, and workers of old epochs continue. This is the shipped code: "
+        "claims in a region, following, failover, lifecycle, memory store. The simulation checks the invariants "
+        "after every request that reaches a store, and at every start and answer."
     ),
     rules=INVARIANTS,
     draw=draw,

@@ -36,10 +36,10 @@ STUDY: Final = Study(
     name="relays",
     about=(
         "The outbox relay. A scheduler runs the lease and publish flows of one to three relays step by "
-        "step, in virtual time, between a store and a broker. It runs the shipped code: both flows, and "
+        "step, in virtual time, between a store and a broker. This is the shipped code: both flows, and "
         "the SQL programs of the SQLite outbox on a database in memory. Some rows with lower numbers "
-        "arrive late, as on the other engines. Invariants are checked at every request that reaches the "
-        "store, and at every call that reaches the broker."
+        "arrive late, as on the other engines. The simulation checks the invariants at every request that "
+        "reaches the store, and at every call that reaches the broker."
     ),
     rules=INVARIANTS,
     draw=draw,

@@ -35,10 +35,11 @@ STUDY: Final = Study(
     name="steps",
     about=(
         "Durable functions. Processes call, submit and complete runs, whose functions have steps, undos, "
-        "sleeps, waits, branches and failures. Processes die before and after every effect and request, "
-        "callers are cancelled at any time, by others and by their own steps, and operators and signals come at any time. It runs the shipped code: steps, run, undoing, completing, "
-        "lifecycle, memory store, and the lease keeper without its thread. Invariants are checked after "
-        "every request that reaches the store, and at every start, reply and answer."
+        "sleeps, waits, branches and failures. Processes die before and after every effect and request. "
+        "Callers are cancelled at any time, by others and by their own steps. Operators act and signals "
+        "arrive at any time. This is the shipped code: steps, run, undoing, completing, lifecycle, memory "
+        "store, and the lease keeper without its thread. The simulation checks the invariants after every "
+        "request that reaches the store, and at every start, reply and answer."
     ),
     rules=INVARIANTS,
     draw=draw,

@@ -21,7 +21,7 @@ INVARIANTS: Final = Rules(
         "unfinished runs are kept": "no sweep and no look drops a run that is not over, or a signal that waits for one",
         "undone means undone": "a run is recorded as compensated only after every recorded undo",
         "nothing is left in doubt": "a run is compensated only if no step is known to have died unrecorded",
-        "failed runs do not complete": "after its failure is recorded, a run has no other end",
+        "failed runs do not complete": "a run whose failure is recorded never completes",
         "undoing comes before parking": "a run with something to undo parks only if undoing failed, not because its caller was cancelled",
         # at every start of a step, and at every answer
         "recorded steps never run again": "no step and no undo starts once it is recorded",
@@ -30,11 +30,11 @@ INVARIANTS: Final = Rules(
         "undoing is alone": "no step starts once the failure is recorded, and no undo starts beside a step or before it",
         "undoing goes backwards": "undos start in the reverse order of their recorded steps",
         "replies are recorded": "a step, a wait and a call return what is recorded, for the same arguments",
-        "an abort stops the run": "no step starts once the run was aborted, in none of its branches",
+        "an abort stops the run": "once a run is aborted, none of its branches starts a step",
         "sleeps last": "a sleep ends when it was due, also after a resume",
         "nothing starts after the end": "no step starts once its function has ended",
         "branches go on": "a branch that waits never keeps another one from its next step",
-        "unwinding stays inside": "what ends the function at a suspension never reaches a caller",
+        "unwinding stays inside": "the exception that ends the function at a suspension never reaches a caller",
         # over the whole schedule
         "every run ends": "once faults stop, every run completes, is undone, parks, is held or waits for a signal",
     }

@@ -34,10 +34,10 @@ STUDY: Final = Study(
     name="transactions",
     about=(
         "Transaction mode. Consumers and handlers run on a virtual database, which has transactions, row "
-        "locks and a clock; a scheduler can suspend them in the middle of a statement. It runs the "
+        "locks and a clock. A scheduler can suspend them in the middle of a statement. This is the "
         "shipped code: the blocking and the async inbox, flow, lifecycle, the programs that all engines "
-        "share, and the deferred writes without their thread. Invariants are checked at every write, "
-        "commit, start and answer."
+        "share, and the deferred writes without their thread. The simulation checks the invariants at "
+        "every write, commit, start and answer."
     ),
     rules=INVARIANTS,
     draw=draw,

@@ -18,9 +18,9 @@ INVARIANTS: Final = Rules(
         "one at a time": "between a decision and its commit, no other transaction decides on the same key",
         "replays are exact": "a replay is the committed result, byte for byte, while it is kept",
         "mismatch first": "a different fingerprint is a mismatch; this is checked first (P11)",
-        "waiting answers are true": "held, parked and forgotten are answered only when true, and never after expiry (P8)",
+        "waiting answers are true": "a caller gets held, parked or forgotten only while that is true, and never after expiry (P8)",
         "failures are counted": "recording a failure adds one attempt, or stores it as the answer; nothing else",
-        "live work is kept": "half-done, held and parked records are never swept; results not early (P6)",
+        "live work is kept": "a sweep removes no half-done, held or parked record, and no result too early (P6)",
         "fences grow": "the committed fences of a key strictly increase, for ever (P3)",
         "operators decide": "the next delivery sees what an operator decided",
         # seen at the handlers and their consumers

@@ -1,4 +1,4 @@
-"""How fast is it on your server? ``twicesafe bench --store URL``.
+"""The benchmark: how fast twicesafe is on your own server, by ``twicesafe bench --store URL``.
 
     place       a table, prefix or file of the benchmark's own, removed when it ends
     scenarios   the load: first deliveries, duplicates, batches, a herd on one key
