@@ -32,6 +32,7 @@ from twicesafe._core.transitions import TRANSITIONS, RecordEvent
 from twicesafe._proxy.mcp_settings import MCP_SECTION, ToolSettings
 from twicesafe._proxy.settings import HTTP_SECTION, PROXY_SECTION
 from twicesafe._values import context, policy, records
+from twicesafe._values.quantities import duration_text, percent_text
 from twicesafe._values.records import Cause, State
 from twicesafe._values.settings import seconds
 from twicesafe.client import _budget as budget
@@ -47,7 +48,6 @@ from twicesafe.observers._alerts import ALERTS, RULES_FILE, metrics_of, rules
 from twicesafe.observers._grafana import DASHBOARD_FILE, dashboard
 from twicesafe.observers._metric import Metric
 from twicesafe.observers._metric_table import METRICS, OUTCOMES
-from twicesafe.planning._charts import as_percent, spoken_duration
 from twicesafe.planning._published import KEY_BYTES, RESULT_BYTES
 from twicesafe.receiver import _claim as claims
 from twicesafe.receiver import _message_handler as handlers
@@ -542,7 +542,7 @@ def planning_page() -> str:
     covered = [
         (
             window,
-            as_percent(1 - load.delays.outside(seconds(window))),
+            percent_text(1 - load.delays.outside(seconds(window))),
             f"{load.late_per_second(seconds(window)) * 86400:,.0f}",
             f"{planning.storage(load, 'postgresql', seconds(window)).bytes / 1e9:,.1f} GB",
             f"{planning.cost(load, 'postgresql', prices, seconds(window)).total:,.2f}",
@@ -632,7 +632,7 @@ says that it may use up to twice the memory normally used. `memory to save` is t
 
 A month is a twelfth of 365.25 days, a gigabyte 10⁹ bytes. A longer window means more storage and fewer duplicates. Between the points where
 the curve of P bends, the cost is convex. A golden-section search finds the lowest cost of each part, and the lowest of these is the result. In the
-example the best window is {spoken_duration(best.window)}, for {best.total:,.2f} a month; the 7 days of the example cost {found.cost.total if found.cost else 0:,.2f}.
+example the best window is {duration_text(best.window)}, for {best.total:,.2f} a month; the 7 days of the example cost {found.cost.total if found.cost else 0:,.2f}.
 
 *Return*: without protection every duplicate has its effect, which costs r × d × month × price. The return is what you save, divided by what the
 protection costs: {returns.ratio:,.0f} for each 1 spent in the example.

@@ -80,9 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     simulate = commands.add_parser("simulate")
     mutants = commands.add_parser("mutants")
     broken = commands.add_parser("sources")
-    commands.add_parser("model")
+    model_ = commands.add_parser("model")
     field = commands.add_parser("field")
-    for one in (prove, simulate, mutants, broken):
+    for one in (prove, simulate, mutants, broken, model_):
         one.add_argument("--jobs", type=int, default=cores())
     for one in (prove, simulate):
         one.add_argument("--schedules", type=int, default=None)
@@ -143,14 +143,14 @@ def _prove(asked: argparse.Namespace) -> int:
         good &= _told_kills(proof.sources)
     if "model" in asked.only:
         print("model: Promela, by spin")
-        proof.model = model.check_all()
+        proof.model = model.check_all(asked.jobs)
         good &= model.told(proof.model)
     if "readers" in asked.only:
         inputs = FULL if asked.full else SOME_INPUTS
         print(f"readers: {inputs:,} messages for each of {', '.join(DIFFERENTIAL)}")
         proof.readers = parts.get(
             *("readers", f"{inputs}", list[fuzz.Tally], ("lab/fuzz",)),
-            lambda: [fuzz.fuzz(fuzz.TARGETS[name], inputs) for name in DIFFERENTIAL],
+            lambda: fuzz.fuzz_all(DIFFERENTIAL, inputs, asked.jobs),
             good=lambda tallies: not any(tally.findings for tally in tallies),
         )
         good &= _told_readers(proof.readers)
@@ -244,7 +244,7 @@ def _sources(asked: argparse.Namespace) -> int:
 
 
 def _model(asked: argparse.Namespace) -> int:
-    return 0 if model.told(model.check_all()) else 1
+    return 0 if model.told(model.check_all(asked.jobs)) else 1
 
 
 # --- telling ---------------------------------------------------------------------------------

@@ -16,14 +16,15 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ..simulation.campaign import workers
 from .mutations import Mutator
 from .targets import TARGETS, Target
 
-__all__ = ["LIMIT", "TARGETS", "Finding", "Tally", "Target", "fuzz"]
+__all__ = ["LIMIT", "TARGETS", "Finding", "Tally", "Target", "fuzz", "fuzz_all"]
 
 LIMIT = 1.0
 """Seconds of processor time for one input."""
@@ -88,6 +89,17 @@ def fuzz(target: Target, inputs: int, seed: int = 0, enough: int = 5) -> Tally:
                 break
     tally.seconds = clock() - began
     return tally
+
+
+def fuzz_all(names: Sequence[str], inputs: int, jobs: int) -> list[Tally]:
+    """Each of these targets, on all cores."""
+    with workers(jobs, len(names)) as each:
+        return list(each(_fuzz, [(name, inputs) for name in names]))
+
+
+def _fuzz(asked: tuple[str, int]) -> Tally:
+    name, inputs = asked
+    return fuzz(TARGETS[name], inputs)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from twicesafe._core import inbox_flow as core
+from twicesafe._core import inbox_requests as core
 from twicesafe._core import lifecycle
 from twicesafe._core.protocol import ClaimRequest, Fail
 from twicesafe._runtime.deferred_writes import DeferredWrites

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from twicesafe._core import inbox_flow as core
 from twicesafe._core import lifecycle
 from twicesafe._core.commands import Invoke, Raised
+from twicesafe._core.inbox_requests import Enter, Entered, Leave
 from twicesafe._core.protocol import Claimed, ClaimRequest, Verdict
 from twicesafe._values import keys as tokens
 from twicesafe._values.context import ActiveClaim
@@ -93,7 +94,7 @@ def aborted_is_done(patch: Patch) -> None:
 @mutant("the handler runs before its record is entered")
 def handler_first(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
-        if type(command) is core.Enter:
+        if type(command) is Enter:
             claim = (call.key, command.owner, 1, 1, None, 0.0, 1e9, 1e9, call.clock, 0.0, 1e9)
             yield Invoke(ActiveClaim(*claim), call.run)
         return (yield command)
@@ -108,10 +109,10 @@ def rolled_back_is_replayed(patch: Patch) -> None:
     def handle(call: Any, command: Any) -> Any:
         if kept[0] is not tokens._counter:  # another world
             kept[:] = tokens._counter, {}
-        if type(command) is core.Enter and command.id in kept[1]:
+        if type(command) is Enter and command.id in kept[1]:
             result = kept[1][command.id]
-            return core.Entered(Claimed(Verdict.REPLAY, 1, 1, state=State.COMPLETED, result=result))
-        if type(command) is core.Leave:
+            return Entered(Claimed(Verdict.REPLAY, 1, 1, state=State.COMPLETED, result=result))
+        if type(command) is Leave:
             kept[1][command.ask.id] = command.ask.result
         return (yield command)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from .study import Study
 
-__all__ = ["Found", "Hunt", "Tally", "campaign", "cores", "hunt_all", "missing"]
+__all__ = ["Found", "Hunt", "Tally", "campaign", "cores", "hunt_all", "missing", "workers"]
 
 CHUNK = 500
 ENOUGH_FOUND = 20
@@ -89,7 +89,7 @@ def campaign(
         (study.name, start, min(start + CHUNK, first + schedules))
         for start in range(first, first + schedules, CHUNK)
     ]
-    with _workers(jobs, len(chunks)) as each:
+    with workers(jobs, len(chunks)) as each:
         for part in each(_run_chunk, chunks):
             total.add(part)
             total.seconds = time.monotonic() - began
@@ -126,7 +126,7 @@ def missing(study: Study, seen: dict[str, int]) -> list[str]:
 
 
 def hunt_all(names: list[str], limit: int, jobs: int) -> Iterator[Hunt]:
-    with _workers(jobs, len(names)) as each:
+    with workers(jobs, len(names)) as each:
         yield from each(_hunt, [(name, limit) for name in names])
 
 
@@ -157,7 +157,7 @@ def _first_violation(study: Study, take: Callable[[Any], Any], seeds: range) -> 
 
 
 @contextmanager
-def _workers(jobs: int, tasks: int) -> Iterator[Callable[..., Iterator[Any]]]:
+def workers(jobs: int, tasks: int) -> Iterator[Callable[..., Iterator[Any]]]:
     if min(jobs, tasks) <= 1:
         yield map
         return

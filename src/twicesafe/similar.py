@@ -33,7 +33,7 @@ from ._core.similarity.window import SimilarityWindow
 from ._runtime.embedding import load_embedding
 from ._values.context import current_key
 from ._values.keys import Key, KeyLike, as_key
-from ._values.settings import Duration, expect, seconds
+from ._values.settings import Duration, expect, is_whole, seconds
 from .errors import ConfigurationError
 from .events import NearDuplicate, Observer, notifier
 
@@ -74,7 +74,7 @@ class NearDuplicates:
         threshold = _THRESHOLDS[prose] if threshold is None else threshold
         expect(_is_share(threshold), "threshold", threshold, "use more than 0 and at most 1")
         for name, limit in (("per_scope", per_scope), ("total", total)):
-            expect(_is_count(limit), name, limit, "use 1 or more")
+            expect(is_whole(limit), name, limit, "use 1 or more")
         if ask_user is not None and _is_async(ask_user):
             raise ConfigurationError(
                 "ask_user must be a plain function: let it put the pair into your own queue"
@@ -172,10 +172,6 @@ def _arguments(handler: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dic
 
 def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and 0 < value <= 1
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

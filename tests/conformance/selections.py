@@ -97,6 +97,7 @@ class Awaited(
     DurableRuns,
 ):
     """Each kind of request, and all that depends on how requests meet: for the async version of a store that
-    keeps every rule in its blocking one, with the same programs. Memory, SQLite and PostgreSQL run all in both."""
+    keeps every rule in its blocking one, with the same programs. Memory, SQLite and PostgreSQL (by asyncpg) run all
+    in both."""
 
     modes = ("async",)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from tests.conformance.selections import FirstSchema, OneNode
+from tests.conformance.selections import Awaited, FirstSchema, OneNode
 from tests.servers import shared
 from twicesafe._core.protocol import Request
 from twicesafe._engines.postgresql import PostgresStore
@@ -118,7 +118,12 @@ END $$"""
 
 @pytest.mark.usefixtures("postgres")
 class TestPsycopg(Postgres, StoreConformance):
-    pass
+    modes = ("blocking",)
+
+
+@pytest.mark.usefixtures("postgres")
+class TestPsycopgAsync(Postgres, Awaited):
+    """The driver is that of `TestPsycopg`, and all rules are awaited in `TestAsyncpg`."""
 
 
 class WidePostgres(Postgres):

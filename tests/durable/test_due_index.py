@@ -26,7 +26,7 @@ from twicesafe._core.durable.run_requests import (
 )
 from twicesafe._core.protocol import Ack, Complete, Verdict
 from twicesafe._engines.redis.due_index import LATEST, MARK, PARTS
-from twicesafe._engines.redis.routing import slot_of
+from twicesafe._engines.redis.servers import slot_of
 from twicesafe._values.steps import StepState
 from twicesafe.testing import Place
 

@@ -1,15 +1,16 @@
 """A missing driver is one error: a `ConfigurationError` that names the pip extra, raised by `open`.
 
-Each case runs in its own interpreter that cannot import the driver. A driver that is imported
+Each case runs in its own process that cannot import the driver. A driver that is imported
 later than by `open` would be met inside a request: as a crash, or as an outage that never ends.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-import textwrap
 import tomllib
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,26 +19,46 @@ from tests.house.repository import PACKAGE, ROOT
 from tests.house.test_layers import _first, is_driver
 from twicesafe._values.drivers import EXTRAS
 
-HIDE = """
-import sys
+WARM = """
+import json, os, sys, traceback
 
 class Hidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == {driver!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+    def __init__(self, driver):
+        self.driver = driver
 
-sys.meta_path.insert(0, Hidden())
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == self.driver:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
 from twicesafe import AsyncInbox, AsyncReceiver, ConfigurationError, Inbox, Outbox, OutboxRelay, Receiver
 from twicesafe.outbox.publishers import open_publisher
 from twicesafe.consumers.sources.nats import JetStreamSource
 from twicesafe.consumers.sources.rabbitmq import RabbitSource
 from twicesafe.consumers.sources.redis import RedisStreamSource
-try:
-    {statement}
-except ConfigurationError as error:
-    print(type(error).__name__, error.retryable, error)
-    assert isinstance(error.__cause__, ImportError), error.__cause__
+
+def met(statement):
+    try:
+        exec(statement, globals())
+    except ConfigurationError as error:
+        assert isinstance(error.__cause__, ImportError), error.__cause__
+        return f"{type(error).__name__} {error.retryable} {error}"
+    return "no error"
+
+for line in sys.stdin:
+    driver, statement = json.loads(line)
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        continue
+    sys.meta_path.insert(0, Hidden(driver))
+    try:
+        said = met(statement)
+    except BaseException:
+        said = traceback.format_exc()
+    os.write(1, json.dumps(said).encode() + b"\\n")
+    os._exit(0)
 """
+"""An interpreter that has imported what needs no driver, and forks for each case."""
 
 CASES = [
     ("starlette", "from twicesafe.dashboard import dashboard"),
@@ -99,17 +120,30 @@ CASES = [
 ]
 
 
-def without(driver: str, statement: str) -> str:
-    code = textwrap.dedent(HIDE.format(driver=driver, statement=statement))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+Without = Callable[[str, str], str]
+
+
+@pytest.fixture(scope="module")
+def without() -> Iterator[Without]:
+    words = [sys.executable, "-W", "error", "-c", WARM]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as warm:
+        assert warm.stdin is not None
+        assert warm.stdout is not None
+        asked, answers = warm.stdin, warm.stdout
+
+        def ask(driver: str, statement: str) -> str:
+            asked.write(json.dumps([driver, statement]).encode() + b"\n")
+            asked.flush()
+            said: str = json.loads(answers.readline())
+            return said
+
+        yield ask
 
 
 @pytest.mark.parametrize("driver, statement", CASES)
-def test_a_missing_driver_is_one_error_that_names_the_extra(driver: str, statement: str):
+def test_a_missing_driver_is_one_error_that_names_the_extra(
+    without: Without, driver: str, statement: str
+):
     assert without(driver, statement) == (
         f"ConfigurationError False the package {driver} cannot be imported "
         f"(No module named {driver!r}); install it: pip install 'twicesafe[{EXTRAS[driver]}]'"
@@ -126,7 +160,7 @@ def test_a_missing_driver_is_one_error_that_names_the_extra(driver: str, stateme
     ],
 )
 def test_a_driver_of_several_extras_names_the_one_of_its_user(
-    driver: str, statement: str, extra: str
+    without: Without, driver: str, statement: str, extra: str
 ):
     assert without(driver, statement).endswith(f"pip install 'twicesafe[{extra}]'")
 

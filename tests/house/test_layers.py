@@ -63,7 +63,7 @@ ALLOWED = {
             "etcd.messages",
             "etcd.routing",
             "mongodb.documents",
-            "redis.routing",
+            "redis.routed_commands",
             "sql.commands",
         )
     },

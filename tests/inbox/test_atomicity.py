@@ -55,6 +55,25 @@ def test_a_handler_that_ends_the_transaction_is_found_out(lean_shop: Shop, end: 
         assert record is None
 
 
+@pytest.mark.parametrize("kind", ["sqlite3", "psycopg", "asyncpg", "pymysql"])
+def test_what_is_committed_after_a_rollback_has_no_record(
+    shop_of: Callable[[str], Shop], kind: str
+):
+    """The rollback took the record with it, so nothing holds the key: the error must not say so."""
+    shop = shop_of(kind)
+    shop.door.begin()
+    again = ["ROLLBACK", "BEGIN", "INSERT INTO credits VALUES (1, 3)", "COMMIT", "BEGIN"]
+    with pytest.raises(AtomicityBrokenError, match="if it rolled back, the next delivery runs"):
+        shop.process("m-1", ending(shop, again))
+    shop.door.sql("ROLLBACK")
+    assert shop.credits == [3]
+    assert shop.receiver.record("m-1") is None
+    another = shop.another()
+    with another.transaction():
+        assert not shop.process("m-1", shop.credit(9, another), door=another).replayed
+    assert shop.credits == [3, 9]
+
+
 @pytest.mark.parametrize("kind", ["sa-session:mysql+pymysql", "pymysql", "asyncmy", "django:mysql"])
 def test_a_change_of_the_schema_commits_on_mysql(shop_of: Callable[[str], Shop], kind: str):
     shop = shop_of(kind)

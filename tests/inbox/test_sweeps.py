@@ -15,7 +15,7 @@ import pytest
 from tests.inbox.conftest import Shop
 from twicesafe import Key, Policy, StillInProgressError
 from twicesafe._core.driving import drive
-from twicesafe._core.inbox_flow import DeferredWrite, Enter
+from twicesafe._core.inbox_requests import DeferredWrite, Enter
 from twicesafe._core.protocol import ClaimRequest, Fail, Verdict
 from twicesafe._transactions import of
 from twicesafe._values.keys import new_owner

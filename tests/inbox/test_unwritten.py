@@ -21,6 +21,14 @@ from twicesafe import (
 from twicesafe._core import inbox_flow as core
 from twicesafe._core.call import Call
 from twicesafe._core.commands import Invoke
+from twicesafe._core.inbox_requests import (
+    AwaitDeferred,
+    DeferredWrite,
+    Enter,
+    Entered,
+    apply_deferred,
+    decide,
+)
 from twicesafe._core.protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
 from twicesafe._core.resolved_policy import ResolvedPolicy
 from twicesafe._runtime.transaction import TransactionRun, TransactionRuntime
@@ -36,7 +44,7 @@ class VirtualStore:
     def in_transaction(self, style: str) -> VirtualStore:
         return self
 
-    def enter_one(self, ask: core.Enter) -> None:
+    def enter_one(self, ask: Enter) -> None:
         return None
 
 
@@ -46,9 +54,9 @@ class VirtualTransaction:
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self._meanwhile = meanwhile
 
-    def run(self, program: None) -> core.Entered:
+    def run(self, program: None) -> Entered:
         self._meanwhile()
-        return core.Entered(Claimed(Verdict.WON, 1, 1))
+        return Entered(Claimed(Verdict.WON, 1, 1))
 
 
 def a_call(fingerprint: bytes | None = None, attempts: int = 2) -> Call:
@@ -58,23 +66,23 @@ def a_call(fingerprint: bytes | None = None, attempts: int = 2) -> Call:
     )
 
 
-def a_failure(fingerprint: bytes | None = None) -> core.DeferredWrite:
+def a_failure(fingerprint: bytes | None = None) -> DeferredWrite:
     end = Fail(KEY.id, OWNER, 0, 0, 2, 1000, "ValueError")
-    return core.DeferredWrite(ClaimRequest(KEY, OWNER, 5000, 2, False, fingerprint), end)
+    return DeferredWrite(ClaimRequest(KEY, OWNER, 5000, 2, False, fingerprint), end)
 
 
-def an_answer(fingerprint: bytes | None = None) -> core.DeferredWrite:
+def an_answer(fingerprint: bytes | None = None) -> DeferredWrite:
     end = Complete(KEY.id, OWNER, 0, 1000, b'{"type":"E","message":"no"}', State.FAILED, "E")
-    return core.DeferredWrite(ClaimRequest(KEY, OWNER, 5000, 2, False, fingerprint), end)
+    return DeferredWrite(ClaimRequest(KEY, OWNER, 5000, 2, False, fingerprint), end)
 
 
-def entered(notes: list[core.DeferredWrite], answer: Claimed, call: Call | None = None) -> Any:
+def entered(notes: list[DeferredWrite], answer: Claimed, call: Call | None = None) -> Any:
     """What the flow does next, once the store has said this."""
     flow = core.receive(call or a_call())
-    assert type(next(flow)) is core.AwaitDeferred
-    assert type(flow.send(None)) is core.Enter
+    assert type(next(flow)) is AwaitDeferred
+    assert type(flow.send(None)) is Enter
     try:
-        return flow.send(core.Entered(answer, unwritten=notes))
+        return flow.send(Entered(answer, unwritten=notes))
     except StopIteration as end:
         return end.value
 
@@ -107,7 +115,7 @@ def test_a_deferred_write_that_is_made_while_the_delivery_waits_counts_once():
     def told(meanwhile: Callable[[], object]) -> int:
         pending[KEY.id] = [a_failure()]
         run = TransactionRun(runtime, VirtualTransaction(meanwhile))
-        entered: core.Entered = run.perform(core.entry(a_call()))
+        entered: Entered = run.perform(core.entry(a_call()))
         return len(entered.unwritten)
 
     assert told(lambda: None) == 1
@@ -116,12 +124,12 @@ def test_a_deferred_write_that_is_made_while_the_delivery_waits_counts_once():
 
 def test_waiting_for_a_write_is_decided_by_the_flow():
     """Where the caller's transaction blocks every other writer, waiting would not help."""
-    assert type(next(core.receive(a_call()))) is core.AwaitDeferred
-    assert type(next(core.receive(a_call(), waits=False))) is core.Enter
+    assert type(next(core.receive(a_call()))) is AwaitDeferred
+    assert type(next(core.receive(a_call(), waits=False))) is Enter
 
 
 @pytest.mark.parametrize("note", [a_failure(b"1" * 32), an_answer(b"1" * 32)])
-def test_another_request_is_a_mismatch_also_before_the_deferred_write(note: core.DeferredWrite):
+def test_another_request_is_a_mismatch_also_before_the_deferred_write(note: DeferredWrite):
     with pytest.raises(FingerprintMismatchError):
         entered([note], Claimed(Verdict.WON, 1, 1), a_call(b"2" * 32))
 
@@ -138,10 +146,10 @@ def test_a_deferred_write_whose_commit_was_cut_is_repeated_and_counts_once(lean_
 
 
 def test_a_clock_that_is_set_back_delays_no_attempt():
-    after = core.apply_deferred(None, a_failure(), 10_000_000, 0)
+    after = apply_deferred(None, a_failure(), 10_000_000, 0)
     assert isinstance(after, Row)
     ask = core.entry(a_call())
-    answer, _ = core.decide(after, ask, 5_000_000, 0)
+    answer, _ = decide(after, ask, 5_000_000, 0)
     assert (answer.verdict, answer.attempt) == (Verdict.WON, 2)
 
 
@@ -153,7 +161,7 @@ def test_a_deferred_write_that_has_just_been_committed_counts_once(lean_shop: Sh
     deferred = shop.inbox._runtime.deferred
     write, committed = deferred._write, threading.Event()
 
-    def write_and_linger(one: core.DeferredWrite) -> None:
+    def write_and_linger(one: DeferredWrite) -> None:
         write(one)
         committed.set()
         assert delivered.wait(60)

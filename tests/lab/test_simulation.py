@@ -24,11 +24,11 @@ def study(request: pytest.FixtureRequest) -> Study:
 
 def test_no_schedule_breaks_an_invariant(study: Study):
     """CI also runs the many schedules of `make prove`, which must meet everything; but not of regions."""
-    schedules = 2_000 if study.name == "regions" else 500
+    schedules = 2_000 if study.name == "regions" else 100
     tally = campaign(study, first=0, schedules=schedules, jobs=1)
     assert tally.violations == []
     assert tally.schedules == schedules
-    assert len(missing(study, tally.seen)) <= 3
+    assert study.name != "regions" or len(missing(study, tally.seen)) <= 3
 
 
 def test_a_campaign_says_what_it_never_met(study: Study):
@@ -38,18 +38,28 @@ def test_a_campaign_says_what_it_never_met(study: Study):
     assert set(unmet) < set(study.wanted)
 
 
-def test_cores_share_a_campaign_and_count_the_same(study: Study, monkeypatch: pytest.MonkeyPatch):
-    """Three chunks, the last of one schedule."""
+def test_cores_share_a_campaign_and_count_the_same(monkeypatch: pytest.MonkeyPatch):
+    """Three chunks, the last of one schedule. One study: each is handed out in the same way."""
+    study = STUDIES["leases"]
     monkeypatch.setattr("lab.simulation.campaign.CHUNK", 50)
     alone = campaign(study, first=100, schedules=101, jobs=1)
     shared = campaign(study, first=100, schedules=101, jobs=2)
     assert (shared.schedules, shared.events, shared.seen) == (101, alone.events, alone.seen)
 
 
-def told(study: Study, seed: int, hash_seed: str) -> str:
-    words = ["-m", "lab", "simulate", "--study", study.name, "--seed", str(seed), "--trace"]
+TELL = """
+from lab.__main__ import main
+from lab.simulation import STUDIES
+for name in STUDIES:
+    print("study", name)
+    main(["simulate", "--study", name, "--seed", "7", "--trace"])
+"""
+
+
+def told(hash_seed: str) -> str:
+    """Every study, in one process."""
     return subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, "-c", TELL],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
@@ -59,10 +69,12 @@ def told(study: Study, seed: int, hash_seed: str) -> str:
     ).stdout
 
 
-def test_a_seed_replays_bit_for_bit_in_another_process(study: Study):
-    first = told(study, 7, "1")
-    assert first == told(study, 7, "2")
-    assert len(first.splitlines()) > 10
+def test_a_seed_replays_bit_for_bit_in_another_process():
+    first = told("1")
+    assert first == told("2")
+    stories = first.split("study ")[1:]
+    assert [story.splitlines()[0] for story in stories] == list(STUDIES)
+    assert all(len(story.splitlines()) > 11 for story in stories)
 
 
 def test_another_seed_tells_another_story(study: Study):

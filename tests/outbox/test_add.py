@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from tests.outbox.stage import Broker, begin, connect
@@ -182,6 +183,8 @@ def test_nothing_to_add(outbox: Outbox, caller: Callable[[], Any]):
         ({"key": "k" * 256}, "key="),
         ({"key": "\ud800"}, "key="),
         ({"body": object()}, "JSON"),
+        ({"body": float("nan")}, "NaN"),
+        ({"body": {"sums": [1.5, float("inf")], "none": None}}, "NaN"),
         ({"body": b"x" * 1_000_001}, "max_bytes"),
         ({"id": "a b"}, "id="),
         ({"id": ""}, "id="),
@@ -201,6 +204,18 @@ def test_what_cannot_be_sent_is_reported_at_once(tmp_path: Path, fields: dict[st
             outbox.add_many(connection, [{"topic": "t", "body": b"", **fields}])
         assert not connection.in_transaction
     connection.close()
+
+
+def test_null_in_a_body_is_not_taken_for_nan(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    sent: list[bytes] = []
+    with Outbox.open(url) as outbox:
+        with sqlite3.connect(tmp_path / "shop.db") as connection:
+            for body in (None, {"a": None}, msgspec.Raw(b'{"b":null}'), {"c": "null", "d": 1.5}):
+                outbox.add(connection, topic="t", body=body, key="k")
+        connection.close()
+        OutboxRelay(outbox.store, lambda message: sent.append(message.body)).drain()
+    assert sent == [b"null", b'{"a":null}', b'{"b":null}', b'{"c":"null","d":1.5}']
 
 
 def test_a_connection_without_a_transaction_is_refused(url: str, outbox: Outbox):

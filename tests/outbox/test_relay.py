@@ -383,12 +383,14 @@ class Departure(BaseException):
 
 @pytest.mark.parametrize("kind", [Broker, AsyncBroker])
 @pytest.mark.parametrize("error", [asyncio.CancelledError, Departure])
+@pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_publish_that_was_broken_off_is_tried_again(
     mode: RelayMode,
     outbox: Outbox,
     put: Put,
     kind: type[Broker],
     error: type[BaseException],
+    concurrency: int,
 ):
     broker = kind()
     broker.away = error()
@@ -400,12 +402,78 @@ def test_a_publish_that_was_broken_off_is_tried_again(
             broker.away = None
 
     put("1", key="k")
-    relay = mode.relay(broker, concurrency=2, max_attempts=1, observers=[observe]).start()
+    settings = {"concurrency": concurrency, "max_attempts": 1, "observers": [observe]}
+    relay = mode.relay(broker, **settings).start()
     broker.wait_for(1)
     relay.stop()
     assert broker.bodies == ["1"]
     assert told == [f"the publisher was interrupted by {error.__name__}"]
     assert (outbox.depth().pending, outbox.parked()) == (0, [])
+
+
+@pytest.mark.parametrize("kind", [Broker, AsyncBroker])
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_publisher_that_exits_does_not_end_a_relay_in_a_thread(
+    outbox: Outbox, put: Put, kind: type[Broker], concurrency: int
+):
+    """An exit in a thread is silent: no message would be published, and no event would say so."""
+    broker = kind()
+    broker.away = SystemExit(3)
+    told: list[str] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, BrokerFailed):
+            told.append(event.error)
+            broker.away = None
+
+    put("1", key="k")
+    relay = OutboxRelay(outbox.store, broker, concurrency=concurrency, observers=[observe]).start()
+    broker.wait_for(1)
+    relay.close()
+    assert told == ["the publisher was interrupted by SystemExit"]
+    assert outbox.depth().pending == 0
+
+
+def test_an_async_function_that_exits_does_not_hang_the_relay(outbox: Outbox, put: Put):
+    """asyncio ends the loop of a task that exits; the relay would wait for ever."""
+    sent: list[bytes] = []
+    arrived = threading.Event()
+
+    async def send(message: Message) -> None:
+        if not sent:
+            sent.append(b"exit")
+            raise SystemExit(3)
+        sent.append(message.body)
+        arrived.set()
+
+    put("1", key="k")
+    relay = OutboxRelay(outbox.store, send).start()
+    assert arrived.wait(60)
+    relay.close()
+    assert sent == [b"exit", b"1"]
+    assert outbox.depth().pending == 0
+
+
+def test_an_exit_in_the_main_thread_ends_the_program(outbox: Outbox, put: Put, broker: Broker):
+    broker.away = SystemExit(3)
+    put("1", key="k")
+    with pytest.raises(SystemExit):
+        OutboxRelay(outbox.store, broker).drain()
+    assert outbox.depth().pending == 1
+
+
+@pytest.mark.parametrize("answers", [[True], ["sent"], "x", [ValueError], [KeyboardInterrupt()]])
+def test_the_error_for_other_answers_says_what_to_return(
+    mode: RelayMode, outbox: Outbox, put: Put, answers: Any
+):
+    class Odd(Broker):
+        def publish(self, messages: Sequence[Message]) -> Any:
+            return answers
+
+    put("1", key="k")
+    relay = mode.relay(Odd(), max_attempts=1)
+    relay.drain()
+    assert "None or an exception for each, not" in outbox.parked()[0].error
 
 
 class Fragile(Broker):

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.house.repository import ROOT
 from tests.planning.test_delays import any_delays, durations
 from twicesafe import AsyncReceiver, ConfigurationError, Key, Policy, Receiver, planning
+from twicesafe._values.quantities import duration_text
 from twicesafe._values.settings import seconds
 from twicesafe.events import Replayed
 from twicesafe.planning import Prices, UniformDelays, Workload
-from twicesafe.planning._charts import spoken_duration
 from twicesafe.planning._collisions import STORED_BITS
 from twicesafe.planning._storage import store_of
 from twicesafe.stores._urls import SCHEMES
@@ -203,8 +203,8 @@ def test_every_plan_can_be_drawn(delays: planning.Delays, window: float, priced:
 
 @given(st.floats(1, 1e9))
 def test_a_window_is_shown_as_text_that_is_long_enough(window: float):
-    assert seconds(spoken_duration(window, up=True)) >= window
-    assert seconds(spoken_duration(window)) <= window + 0.5
+    assert seconds(duration_text(window, up=True)) >= window
+    assert seconds(duration_text(window)) <= window + 0.5
 
 
 # ------------------------------------------------------------------ measuring

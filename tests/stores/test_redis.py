@@ -43,8 +43,8 @@ from twicesafe._core.protocol import (
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
 from twicesafe._engines.redis.programs import RedisPrograms
-from twicesafe._engines.redis.routing import slot_of
 from twicesafe._engines.redis.scripts import Scripts
+from twicesafe._engines.redis.servers import slot_of
 from twicesafe._engines.redis.settings import Settings
 from twicesafe._engines.redis.wakeups import Waiter
 from twicesafe._values.records import State

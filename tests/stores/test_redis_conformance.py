@@ -14,8 +14,8 @@ from tests.servers import shared
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
 from twicesafe._engines.redis.key_scans import PLAIN
-from twicesafe._engines.redis.routing import slot_of
 from twicesafe._engines.redis.scripts import SCRIPTS, Script, Scripts
+from twicesafe._engines.redis.servers import slot_of
 from twicesafe._engines.redis.settings import Settings
 from twicesafe.testing import Place, StoreConformance, StoreUnderTest
 

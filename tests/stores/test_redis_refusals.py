@@ -33,7 +33,7 @@ from twicesafe._core.protocol import (
 )
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.async_store import AsyncRedisStore
-from twicesafe._engines.redis.routing import slot_of
+from twicesafe._engines.redis.servers import slot_of
 from twicesafe._values.records import State
 from twicesafe.stores._urls import open_async_store, open_store
 

@@ -20,7 +20,7 @@ from twicesafe._core.protocol import Browse, Count, Survey
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.programs import RedisPrograms
 from twicesafe._engines.redis.record_scan import FIRST, NODES, TOGETHER
-from twicesafe._engines.redis.routing import PlainCommand, ScriptCall
+from twicesafe._engines.redis.routed_commands import PlainCommand, ScriptCall
 from twicesafe._engines.redis.scripts import Scripts
 from twicesafe._engines.redis.settings import Settings
 from twicesafe._values.records import State

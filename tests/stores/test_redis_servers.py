@@ -23,9 +23,10 @@ from redis.exceptions import (
 from twicesafe import ConfigurationError, CorruptRecordError, StoreUnavailableError
 from twicesafe._core.driving import drive
 from twicesafe._engines.redis.error_messages import MigratingError, explain
-from twicesafe._engines.redis.routing import PlainCommand, RoundTrip, Router, ScriptCall, slot_of
+from twicesafe._engines.redis.routed_commands import PlainCommand, ScriptCall
+from twicesafe._engines.redis.routing import Router
 from twicesafe._engines.redis.scripts import Script
-from twicesafe._engines.redis.servers import NotPrimaryError, Sentinels, Slots
+from twicesafe._engines.redis.servers import NotPrimaryError, RoundTrip, Sentinels, Slots, slot_of
 from twicesafe._engines.redis.settings import Address, Settings
 
 A, B, C = (Address(host, 6379) for host in "abc")

@@ -137,6 +137,7 @@ class Sqlite(Door):
             path, **{"isolation_level": level, "timeout": 0.2, **options}
         )
         self.connection.row_factory = lambda cursor, row: {"not": "a tuple"}
+        self.connection.text_factory = bytes
 
     def begin(self) -> None:
         if not self.implicit:
@@ -151,7 +152,11 @@ class Sqlite(Door):
     def sql(self, text: str) -> list[tuple[Any, ...]]:
         cursor = self.connection.cursor()
         cursor.row_factory = None
-        return cursor.execute(text).fetchall()
+        self.connection.text_factory = str
+        try:
+            return cursor.execute(text).fetchall()
+        finally:
+            self.connection.text_factory = bytes
 
     def close(self) -> None:
         self.connection.close()
@@ -169,7 +174,9 @@ class Aiosqlite(AsyncDoor):
         async def connect() -> Any:
             path = url.removeprefix("sqlite:///")
             settings = {"isolation_level": None, "timeout": 0.2, **options}
-            return await aiosqlite.connect(path, **settings)
+            connection = await aiosqlite.connect(path, **settings)
+            connection.text_factory = bytes
+            return connection
 
         self.connection = self.end(connect())
 
@@ -183,8 +190,12 @@ class Aiosqlite(AsyncDoor):
         await self.connection.rollback()
 
     async def asql(self, text: str) -> list[tuple[Any, ...]]:
-        async with self.connection.execute(text) as cursor:
-            return list(await cursor.fetchall())
+        self.connection.text_factory = str
+        try:
+            async with self.connection.execute(text) as cursor:
+                return list(await cursor.fetchall())
+        finally:
+            self.connection.text_factory = bytes
 
     async def aclose(self) -> None:
         await self.connection.close()

@@ -16,7 +16,7 @@ import pytest
 import twicesafe.propagation as propagation
 from twicesafe import AsyncInbox, AsyncReceiver, Inbox, Key, Receiver
 from twicesafe._cli.stopping import interruptible
-from twicesafe._core.inbox_flow import DeferredWrite
+from twicesafe._core.inbox_requests import DeferredWrite
 from twicesafe._core.protocol import Claimed, ClaimRequest, Fail, Read, Verdict
 from twicesafe._engines.redis.wakeups import Waiter, WakeupListener
 from twicesafe._forking import RenewedLock, in_child

@@ -269,7 +269,7 @@ break_source(
 break_source(
     "an outage of a release is silent",
     bug="a claim that could not be given back or held is told to nobody",
-    file="receiver/_claim.py",
+    file="_core/claim_ends.py",
     old="                call.notify(StoreFailed(call.key, ask.op, cause_of(error)))\n",
     new="",
     tests=["tests/receiver/test_outage_events.py::test_a_claim_by_hand"],

@@ -242,9 +242,9 @@ break_source(
 break_source(
     "redis: an act is repeated",
     bug="an operator's act that a replaced primary answered is sent to the next one",
-    file=f"{REDIS}/routing.py",
-    old="                        if not fresh:\n                            todo[index] = None\n                        continue",
-    new="                        todo[index] = None\n                        continue",
+    file=f"{REDIS}/rounds.py",
+    old="            if not self._is_once:\n                todo[index] = None\n            return",
+    new="            todo[index] = None\n            return",
     tests=[f"{SERVERS}::test_an_act_that_a_replaced_primary_answered_is_not_repeated"],
 )
 break_source(
@@ -306,7 +306,7 @@ break_source(
 break_source(
     "redis: READONLY is final",
     bug="a write that a demoted primary refused is not sent to the new one",
-    file=f"{REDIS}/routing.py",
+    file=f"{REDIS}/rounds.py",
     old='if code == "READONLY" and not turn:',
     new='if code == "NEVER":',
     tests=[f"{SERVERS}::test_a_refused_write_is_sent_to_the_new_primary_in_the_same_round_trip"],

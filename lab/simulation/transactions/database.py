@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from twicesafe._core import inbox_flow as inbox
+from twicesafe._core import inbox_requests as inbox
 from twicesafe._core import lifecycle
 from twicesafe._core.protocol import Ack, Read, Sweep
 from twicesafe._values.records import Row, SweepReport

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from twicesafe import AsyncInbox, Inbox
-from twicesafe._core.inbox_flow import Enter, Entered, Leave
+from twicesafe._core.inbox_requests import Enter, Entered, Leave
 from twicesafe._core.protocol import Claimed, Verdict
 from twicesafe._engines.sql.in_transaction import InTransaction, look
 from twicesafe._runtime.transaction import AsyncTransactionRuntime, TransactionRuntime

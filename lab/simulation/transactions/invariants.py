@@ -13,7 +13,7 @@ INVARIANTS: Final = Rules(
         # seen at the database
         "effect and record commit together": "no effect without its record, no record without its effect",
         "one effect per key and life": "one effect per key while its record is kept, unless an operator releases it",
-        "half-done work is held": "work that a handler committed by itself is never recorded as done; its key is held",
+        "half-done work is held": "work that a handler committed by itself is never recorded as done; its key is held, unless the handler rolled back first",
         "rolled back leaves no trace": "other connections see only committed changes",
         "one at a time": "between a decision and its commit, no other transaction decides on the same key",
         "replays are exact": "a replay is the committed result, byte for byte, while it is kept",

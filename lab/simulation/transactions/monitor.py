@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from twicesafe._core.inbox_flow import Enter
+from twicesafe._core.inbox_requests import Enter
 from twicesafe._core.protocol import Ack, Claimed, Verdict
 from twicesafe._values.records import Cause, Row, State
 

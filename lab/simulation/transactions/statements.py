@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from twicesafe._core.inbox_flow import Enter, Leave
+from twicesafe._core.inbox_requests import Enter, Leave
 from twicesafe._values.records import Row
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit
 
 from twicesafe._core.commands import Raised
-from twicesafe._core.inbox_flow import DeferredWrite
+from twicesafe._core.inbox_requests import DeferredWrite
 from twicesafe._runtime.deferred_writes import DeferredWrites
 from twicesafe._values.context import current_claim
 from twicesafe.stores._base import Program

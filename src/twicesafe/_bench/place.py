@@ -127,7 +127,7 @@ def _drop_all(listing: str) -> Program[None]:
 
 
 def _unlink(url: str, name: str) -> None:
-    from .._engines.redis.routing import PlainCommand
+    from .._engines.redis.routed_commands import PlainCommand
 
     store: Any = open_store(url)
     try:

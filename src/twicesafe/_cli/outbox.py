@@ -18,9 +18,9 @@ import typer
 from rich.text import Text
 
 from .._core.outbox.requests import Depth, ParkedLane
+from .._values.quantities import duration_text
 from ..errors import ConfigurationError, UsageError
 from ..outbox import Outbox, OutboxRelay
-from ..planning._charts import spoken_duration
 from ..stores._urls import mask
 from .exits import NO, CommandEnded
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration, flag
@@ -209,14 +209,14 @@ def relays(
                 "renewed" if one.is_alive else f"ended {ago(one.until)}",
                 str(one.slots),
                 f"{one.pending:,}",
-                spoken_duration(one.oldest_age) if one.pending else "–",
+                duration_text(one.oldest_age) if one.pending else "–",
             )
         screen.out.print(made)
     else:
         screen.say("no relay ran in the last day")
     if found.unserved:
         shown = counted(found.unserved, "message")
-        age = spoken_duration(found.unserved_age)
+        age = duration_text(found.unserved_age)
         screen.say(Text("!", "yellow"), f"no relay publishes {shown}, the oldest added {age} ago")
 
 

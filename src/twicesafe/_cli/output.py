@@ -21,13 +21,12 @@ from .._edges.readable import (
     BETWEEN,
     MEANINGS,
     ago,
-    bytes_text,
-    counted,
     shortened,
     step_words,
     unreadable_words,
     visible,
 )
+from .._values.quantities import bytes_text, counted
 from .._values.records import AuditEntry, Record, State
 from .._values.steps import StepRecord
 

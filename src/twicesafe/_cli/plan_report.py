@@ -8,8 +8,9 @@ from dataclasses import asdict
 from rich.text import Text
 
 from .. import planning
-from ..planning._charts import Chart, as_percent, charts, spoken_duration, spoken_share
-from .output import Screen, bytes_text, table
+from .._values.quantities import bytes_text, duration_text, percent_text, share_text
+from ..planning._charts import Chart, charts
+from .output import Screen, table
 from .plot import plotted
 
 __all__ = ["measured_data", "print_plan"]
@@ -51,28 +52,28 @@ def _print_answers(screen: Screen, found: planning.Plan) -> None:
     made.columns[0].style = "dim"
     made.add_row(
         "deliveries",
-        f"{load.deliveries:,.4g} per second, {as_percent(load.duplicate_share)} duplicates",
+        f"{load.deliveries:,.4g} per second, {percent_text(load.duplicate_share)} duplicates",
     )
-    made.add_row("window", spoken_duration(found.window))
+    made.add_row("window", duration_text(found.window))
     bound = found.outside_at_most
-    more = "" if bound is None else f"; at most {as_percent(bound)} with 95 % confidence"
-    made.add_row("covers", f"{as_percent(1 - found.outside)} of the duplicates{more}")
+    more = "" if bound is None else f"; at most {percent_text(bound)} with 95 % confidence"
+    made.add_row("covers", f"{percent_text(1 - found.outside)} of the duplicates{more}")
     made.add_row(
         "run twice", f"{_few(found.late_per_day)} per day, {_few(found.late_per_year)} per year"
     )
     needed = found.window_for_risk
     made.add_row(
-        f"for {as_percent(found.risk)} risk",
+        f"for {percent_text(found.risk)} risk",
         "no window is long enough"
         if math.isinf(needed)
-        else f"a window of {spoken_duration(needed, up=True)}",
+        else f"a window of {duration_text(needed, up=True)}",
     )
     if found.cost is None:
         made.add_row("cost", Text(_UNPRICED, "dim"))
     if found.cost is not None and found.best is not None and found.returns is not None:
         best, returns = found.best, found.returns
         made.add_row("cost", f"{_cost(found.cost)}")
-        made.add_row("best window", f"{spoken_duration(best.window)}: {_cost(best)}")
+        made.add_row("best window", f"{duration_text(best.window)}: {_cost(best)}")
         ratio = "∞" if math.isinf(returns.ratio) else f"{returns.ratio:,.3g}"
         made.add_row(
             "return",
@@ -93,8 +94,8 @@ def _print_chart(screen: Screen, chart: Chart) -> None:
     words = ", ".join(words for _, words in chart.marks)
     screen.say(Text(f"{chart.title} (┊ {words})", "bold"))
     wide = max(20, min(60, screen.out.width - 14))
-    shown = spoken_share if chart.percent else (lambda value: f"{value:,.3g}")
-    for line in plotted(chart.points, chart.marks[0][0], spoken_duration, shown, wide):
+    shown = share_text if chart.percent else (lambda value: f"{value:,.3g}")
+    for line in plotted(chart.points, chart.marks[0][0], duration_text, shown, wide):
         screen.say(line)
 
 
@@ -114,13 +115,13 @@ def _print_storage(screen: Screen, found: planning.Plan) -> None:
             f"{each.records:,.0f}",
             bytes_text(each.bytes),
             bytes_text(each.growth_per_day),
-            "–" if sweep is None else f"{as_percent(sweep)} of the time",
+            "–" if sweep is None else f"{percent_text(sweep)} of the time",
             "–" if saving is None else bytes_text(saving),
         )  # fmt: skip
     screen.out.print(made)
     screen.say(
         Text(
-            f"it grows for {spoken_duration(found.chosen.full_after)}, then stays at this size",
+            f"it grows for {duration_text(found.chosen.full_after)}, then stays at this size",
             "dim",
         )
     )

@@ -15,9 +15,9 @@ from rich.text import Text
 from .. import Receiver, Record, State
 from .._core.protocol import AuditLog, Browse, Page, Survey
 from .._core.searching import When
+from .._values.quantities import duration_text
 from .._values.records import AuditEntry, Stats
 from ..planning import Measured, measured_from
-from ..planning._charts import spoken_duration
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import (
     BETWEEN,
@@ -114,7 +114,7 @@ class StatsReading:
         if rate is None:
             return []
         pace = f"{rate:,.1f}/s" if rate >= 1 else f"{rate * 3600:,.1f}/h"
-        span = spoken_duration(measured.span)
+        span = duration_text(measured.span)
         said = f"growth: {pace} new keys (the newest {measured.records:,}, in {span})"
         if measured.span >= LONG and measured.retention is not None and self.per_key is not None:
             kept = rate * measured.retention * self.per_key

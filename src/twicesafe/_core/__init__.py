@@ -6,9 +6,10 @@ One delivery:
     call                one delivery as data; `resolved_policy`: its policy in the units of the protocol
     duplicates          the answer or the error for a delivery that does not run the handler
     settling            after the handler: what to record, the back-off, and the answer
+    claim_ends          a manual claim that ends without an answer
     outcome_recording   retries until the store has recorded it; `unkept_results`: without its result, and why
     batch               many deliveries at once
-    inbox_flow          a delivery in the caller's transaction
+    inbox_flow          a delivery in the caller's transaction; `inbox_requests`: what it asks the store
     handler_profile     what is known of a handler; `handler_kind`, `handler_call`, `handler_scope`
     encrypting          payloads on their way to a store and back
     observing           what an observed call reports to observers
@@ -35,6 +36,6 @@ Operating:
     breaker             the states of a circuit breaker
     secret_check        refuses a wrong secret for hidden keys
 
-Larger subjects have packages of their own: `http`, `durable`, `outbox` (with `sqs_wire`, a message in SQS),
+Larger subjects have separate packages: `http`, `durable`, `outbox` (with `sqs_wire`, a message in SQS),
 `consuming`, `tool_calls`, `regions`, `similarity`.
 """

@@ -12,16 +12,12 @@ Such a record is *held*: the work does not run again until an operator decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
-
-import msgspec
+from typing import Any
 
 from .. import events as ev
 from .._values.context import ActiveClaim, active
 from .._values.keys import Key, new_owner
 from .._values.outcomes import Outcome
-from .._values.records import Row
 from ..errors import (
     AtomicityBrokenError,
     NotStorableError,
@@ -31,114 +27,23 @@ from ..errors import (
     TooLargeError,
     UsageError,
 )
-from . import lifecycle
 from .call import Call
 from .commands import Flow, Invoke, Raised, Reply, Returned
 from .duplicates import outcome_of, refusal, refuse_mismatch, refuse_own_wait
+from .inbox_requests import AwaitDeferred, DeferredWrite, Enter, Entered, EnterMany, Leave
 from .observing import completed, failed, replayed, started
 from .outcome_recording import without_payload
 from .protocol import Claimed, ClaimRequest, Complete, Fail, Verdict
 from .settling import prepare
 from .unkept_results import because
 
-__all__ = [
-    "AwaitDeferred",
-    "DeferredWrite",
-    "Enter",
-    "EnterMany",
-    "Entered",
-    "Leave",
-    "accept",
-    "accept_many",
-    "accepted",
-    "apply_deferred",
-    "decide",
-    "entry",
-    "look_up",
-    "receive",
-]
+__all__ = ["accept", "accept_many", "accepted", "entry", "look_up", "receive"]
 
 FOREVER = 1e9
 """Lease in seconds: here the transaction holds the claim, not a lease."""
 
 DEFERRED_WAIT = 0.25
 """Seconds that a delivery waits for the last failure of its key to be written."""
-
-
-class AwaitDeferred(msgspec.Struct, gc=False):
-    """Wait until the deferred writes for this key are in the store, at most this long. Usually there
-    are none.
-    """
-
-    id: bytes
-    seconds: float
-
-
-class Enter(msgspec.Struct, gc=False):
-    """Insert the record in the caller's transaction, or read the existing one. Reply: `Entered`."""
-
-    op: ClassVar[str] = "enter"
-    key: Key
-    owner: bytes
-    retention: int
-    max_attempts: int = 5
-    fingerprint: bytes | None = None
-    done: bool = False
-    """Insert the record as completed (`accept`)."""
-    wait: float = 0.0
-    """Seconds to wait for another transaction that holds the key."""
-
-    @property
-    def id(self) -> bytes:
-        return self.key.id
-
-
-class EnterMany(msgspec.Struct, gc=False):
-    """`Enter` for different keys in as few statements as possible. Reply: one `Entered` each."""
-
-    asks: list[Enter]
-
-
-class Entered(msgspec.Struct, gc=False):
-    """The answer to `Enter`."""
-
-    answer: Claimed
-    mark: Any = None
-    """Identifies this transaction among later ones on the same connection."""
-    unwritten: Sequence[DeferredWrite] = ()
-    """Deferred writes for this key that are not in the store. They are read after the record
-    was entered. From then on they cannot be written, so they do not count twice."""
-
-
-class Leave(msgspec.Struct, gc=False):
-    """Record the end if this is the transaction that was entered. Reply: True if it was."""
-
-    op: ClassVar[str] = "leave"
-    ask: Complete
-    mark: Any
-
-
-class DeferredWrite(msgspec.Struct, gc=False):
-    """The caller will roll back: count the attempt, or store the failure, in a new transaction."""
-
-    op: ClassVar[str] = "note"
-    claim: ClaimRequest
-    end: Complete | Fail
-    written: bool = False
-    """Set before its COMMIT: a delivery that enters later finds it in the store."""
-
-
-def decide(row: Row | None, ask: Enter, now: int, floor: int) -> tuple[Claimed, Row | None]:
-    """Decide who runs, by `lifecycle`. A refused delivery writes nothing: its caller rolls back."""
-    claim = ClaimRequest(ask.key, ask.owner, 0, ask.max_attempts, True, ask.fingerprint)
-    answer, after = lifecycle.claim(row, claim, now, floor)
-    if answer.verdict is not Verdict.WON:
-        answer.closes = False
-        return answer, None
-    if ask.done:
-        done = Complete(ask.id, ask.owner, answer.fence, ask.retention, None)
-        _, after = lifecycle.complete(after or row, done, now)
-    return answer, after
 
 
 def entry(call: Call, done: bool = False) -> Enter:
@@ -341,22 +246,6 @@ def _is_counted(call: Call, error: BaseException) -> bool:
     return call.decide is not None and not is_cancelled
 
 
-def apply_deferred(row: Row | None, ask: DeferredWrite, now: int, floor: int) -> Row | None:
-    """The record after a failed attempt, as if it had been claimed; None: nothing to write."""
-    if row is not None and row.owner == ask.claim.owner:
-        return None  # already written: only the answer to its COMMIT was lost
-    answer, after = lifecycle.claim(row, ask.claim, now, floor)
-    if answer.verdict is not Verdict.WON:
-        return after  # done meanwhile, or held, or parked
-    ask.end.fence = answer.fence
-    if isinstance(ask.end, Complete):
-        return lifecycle.complete(after, ask.end, now)[1]
-    after = lifecycle.fail(after, ask.end, now)[1]
-    assert after is not None
-    after.lease_until = 0  # an inbox has no back-off, so the clock does not matter
-    return after
-
-
 def _remembered(end: Complete) -> Claimed:
     return Claimed(Verdict.REPLAY, state=end.state, result=end.result)
 
@@ -405,7 +294,8 @@ def _broken(key: Key, because: str = "") -> AtomicityBrokenError:
     return AtomicityBrokenError(
         "the handler ended the caller's transaction: it committed, rolled back, ran a statement "
         f"that commits implicitly, or continued after an error{because and f' ({because})'}; the "
-        "work is not recorded as done; if part of it was committed, the key is held until an "
-        "operator decides; let the caller commit, and use savepoints in the handler",
+        "work is not recorded as done; if the handler committed the transaction, the key is held until an "
+        "operator decides; if it rolled back, the next delivery runs, although the handler may have committed "
+        "something since; let the caller commit, and use savepoints in the handler",
         key=key,
     )

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from .._values.cipher import Cipher, arguments_context, record_context, step_context
 from .._values.keys import Key
 from .._values.records import AuditEntry, Record, ReencryptReport, Row, State, Stats, SweepReport
+from .._values.settings import is_whole
 from .._values.steps import Step, StepState
 from ..errors import StillInProgressError, StoreUnavailableError, TwicesafeError, UsageError
 from .commands import Flow
@@ -308,5 +309,5 @@ def bad_cursor() -> UsageError:
 
 
 def check_limit(limit: object, name: str = "limit") -> None:
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+    if not is_whole(limit):
         raise UsageError(f"{name}={limit!r} is not valid: use 1 or more")

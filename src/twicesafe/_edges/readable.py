@@ -1,4 +1,4 @@
-"""Words for people, on a terminal or on a page: escaped text, ages, counts, and what a state means.
+"""Words for people, on a terminal or on a page: escaped text, ages, and what a state means.
 
 Keys come from senders, so they are never shown raw. Control characters, ANSI and OSC sequences, line
 breaks, and invisible characters such as bidi marks are shown as escapes.
@@ -14,14 +14,13 @@ from typing import Final
 
 from .._core.durable.run_state import FAILURE, INNER, OUTER
 from .._core.searching import named_ids
+from .._values.quantities import counted
 from .._values.records import State
 
 __all__ = [
     "BETWEEN",
     "MEANINGS",
     "ago",
-    "bytes_text",
-    "counted",
     "shortened",
     "state_words",
     "step_words",
@@ -85,11 +84,6 @@ _OUR_STEPS: Final = {
 }
 
 
-def counted(number: int, thing: str) -> str:
-    """1 message, 2 messages."""
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
-
-
 def unreadable_words(ids: Collection[str]) -> str:
     """What a list says about records that it had to leave out; empty: there are none."""
     if not ids:
@@ -125,12 +119,3 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
     plural = "s" if unit == "day" and number > 1 else ""
     span = f"{number} {unit}{plural}"
     return f"{span} ago" if seconds > 0 else f"in {span}"
-
-
-def bytes_text(number: float) -> str:
-    """512 B, 3.41 MB: powers of 1000, as disks are sold."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 999.5:
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:,.3g} TB"

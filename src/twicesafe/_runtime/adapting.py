@@ -73,7 +73,7 @@ class _OnOwnLoop:
             if not self._pid:
                 loop = asyncio.new_event_loop()
                 thread = threading.Thread(
-                    target=loop.run_forever, name="twicesafe-broker-loop", daemon=True
+                    target=_serve, args=(loop,), name="twicesafe-broker-loop", daemon=True
                 )
                 try:
                     thread.start()
@@ -96,6 +96,16 @@ class _OnOwnLoop:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped. asyncio ends it if a task exits (`sys.exit()`): then that task has its
+    error, and the others continue. Without the loop their callers would wait forever."""
+    while True:
+        try:
+            return loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            continue
 
 
 class _InThreads:

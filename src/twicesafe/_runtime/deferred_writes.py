@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from .._core.inbox_flow import DeferredWrite
+from .._core.inbox_requests import DeferredWrite
 from .._core.outcome_recording import without_payload
 from .._forking import in_child
 from .._values.clocks import WorkerClock, since_boot

@@ -49,15 +49,7 @@ class StoreGuard:
         """The receiver asks the guarded store, because a delivery has failed."""
         self.lent: set[bytes] = set()
         """Owners whose claims are in the fallback."""
-        self.subscriptions = {
-            ev.StoreFailed: self._first_failure,
-            ev.RenewalFailed: self._first_failure,
-        }
         in_child(self._renew_lock)
-
-    def __call__(self, event: ev.Event) -> None:
-        if type(event) in self.subscriptions:
-            self._first_failure(event)
 
     @property
     def state(self) -> CircuitState:
@@ -66,8 +58,8 @@ class StoreGuard:
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
 
-    def _first_failure(self, _: ev.Event) -> None:
-        """A delivery has failed: from now on every request is counted."""
+    def delivery_failed(self) -> None:
+        """From now on every request is counted."""
         if not self.is_in_front:
             self.failed()
 

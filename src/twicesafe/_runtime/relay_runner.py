@@ -102,8 +102,8 @@ class RelayRunner:
                 answers = self._publisher.check()
         except BaseException as error:
             answers = _error_of(error)
-            if not isinstance(error, Exception):
-                raise  # lost in a pool thread, so the ticket's answer must say it too
+            if _ends_the_program(error):
+                raise
         finally:
             self._ended.put((command.ticket, answers))
 
@@ -208,12 +208,23 @@ class AsyncRelayRunner:
 
 def _checked(answers: Any, command: Publish) -> Any:
     """The answers, if there is exactly one per message; otherwise none of them counts."""
-    if not isinstance(answers, Sequence) or len(answers) != len(command.messages):
-        raise TypeError(
-            f"publish() was given {len(command.messages)} messages and must return a list with "
-            f"None or an exception for each, not {type(answers).__name__}"
-        )
-    return answers
+    count, wrong = len(command.messages), type(answers).__name__
+    if isinstance(answers, Sequence) and len(answers) == count:
+        strange = [one for one in answers if one is not None and not isinstance(one, Exception)]
+        if not strange:
+            return answers
+        wrong = f"{type(strange[0]).__name__} for one of them"
+    raise TypeError(
+        f"publish() was given {count} messages and must return a list with None or an exception for each, "
+        f"not {wrong}"
+    )
+
+
+def _ends_the_program(error: BaseException) -> bool:
+    """Ctrl-C, or an exit in the main thread. In any other thread it would end the relay, without a word to anyone."""
+    if isinstance(error, (Exception, asyncio.CancelledError)):
+        return False
+    return threading.current_thread() is threading.main_thread()
 
 
 def _error_of(error: BaseException) -> Exception:

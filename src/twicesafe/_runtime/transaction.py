@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from .. import _transactions as transactions
 from .._core.commands import Flow, Invoke
 from .._core.driving import drive, drive_async
-from .._core.inbox_flow import AwaitDeferred, DeferredWrite, Enter, Entered, EnterMany, Leave
+from .._core.inbox_requests import AwaitDeferred, DeferredWrite, Enter, Entered, EnterMany, Leave
 from .._forking import RenewedLock
 from .._transactions import AsyncTransaction, Transaction
 from .._values.clocks import WorkerClock, since_boot

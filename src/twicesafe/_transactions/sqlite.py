@@ -50,10 +50,22 @@ class _Looked(Described):
 
 class SqliteTransaction(_Looked, Transaction):
     def execute(self, statement: Query | Change) -> Any:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None  # the caller's rows may be dicts
+        return _executed(self._connection, statement)
+
+
+def _executed(connection: Any, statement: Query | Change) -> Any:
+    """The caller's rows may be dicts, and the caller's texts bytes: ours are plain."""
+    factory = connection.text_factory
+    if factory is not str:
+        connection.text_factory = str
+    try:
+        cursor = connection.cursor()
+        cursor.row_factory = None
         cursor.execute(statement.sql, statement.args)
         return cursor.fetchall() if type(statement) is Query else cursor.rowcount
+    finally:
+        if factory is not str:
+            connection.text_factory = factory
 
 
 class AiosqliteTransaction(_Looked, AsyncTransaction):
@@ -76,10 +88,5 @@ class AiosqliteTransaction(_Looked, AsyncTransaction):
         return self._state
 
     async def execute(self, statement: Query | Change) -> Any:
-        cursor = await self._connection.cursor()
-        try:
-            cursor.row_factory = None
-            await cursor.execute(statement.sql, statement.args)
-            return await cursor.fetchall() if type(statement) is Query else cursor.rowcount
-        finally:
-            await cursor.close()
+        connection = self._connection
+        return await connection._execute(_executed, connection._conn, statement)

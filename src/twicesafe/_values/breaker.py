@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .settings import Duration, expect, seconds
+from .settings import Duration, expect, is_whole, seconds
 
 __all__ = ["Breaker"]
 
@@ -25,9 +25,7 @@ class Breaker:
     Duplicates are then recognised only among the deliveries that the fallback has seen."""
 
     def __post_init__(self) -> None:
-        count: Any = self.failures
-        whole = isinstance(count, int) and not isinstance(count, bool)
-        expect(whole and count >= 1, "failures", count, "use 1 or more")
+        expect(is_whole(self.failures), "failures", self.failures, "use 1 or more")
         for name in ("rest", "longest_rest"):
             value = seconds(getattr(self, name), name)
             expect(value > 0, name, value, "use more than 0 seconds")

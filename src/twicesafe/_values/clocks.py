@@ -17,7 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["WorkerClock", "boot_id", "since_boot", "wall_clock"]
+__all__ = [
+    "WorkerClock",
+    "boot_id",
+    "clock_from",
+    "since_boot",
+    "since_boot_ms",
+    "steady_wall_clock",
+    "wall_clock",
+]
 
 WorkerClock: TypeAlias = Callable[[], float]
 """Seconds from an arbitrary start; never set back."""
@@ -33,6 +41,24 @@ since_boot: WorkerClock = (
 def wall_clock() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def since_boot_ms() -> int:
+    return int(since_boot() * 1000)
+
+
+def clock_from(offset: int) -> Callable[[], int]:
+    """A clock: the milliseconds since boot, plus this offset."""
+
+    def now() -> int:
+        return int(since_boot() * 1000) + offset
+
+    return now
+
+
+def steady_wall_clock() -> Callable[[], int]:
+    """A clock that begins at the wall clock. Setting the wall clock later does not change it."""
+    return clock_from(wall_clock() - since_boot_ms())
 
 
 def boot_id() -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from .settings import Duration, expect, refuse_unknown, seconds
+from .settings import Duration, expect, is_whole, refuse_unknown, seconds
 
 if TYPE_CHECKING:
     from .cipher import Cipher
@@ -137,9 +137,8 @@ def _check(policy: Policy) -> None:
         expect(value in known, name, value, f"use one of {', '.join(known)}")
     for name in ("max_waiters", "max_attempts", "max_result_bytes"):
         value = getattr(policy, name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
         least = 0 if name == "max_waiters" else 1
-        expect(whole and value >= least, name, value, f"use a whole number, {least} or more")
+        expect(is_whole(value, least), name, value, f"use a whole number, {least} or more")
     expect(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
     _check_methods(policy.codec, "codec", ("encode", "decode"))
     _check_methods(policy.encryption, "encryption", ("encrypt", "decrypt"))

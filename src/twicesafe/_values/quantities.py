@@ -1,4 +1,4 @@
-"""Quantities as people write them: rates, shares and sizes. Durations are in `settings`.
+"""Quantities as people write them (rates, shares and sizes; durations are in `settings`), and as text for people.
 
     per_second("500/s", "rate")      500.0        also "30/m", "2M/d"; a number is per second
     share("2%", "duplicates")        0.02         also "0.02", "1e-6"; a number is a share
@@ -16,7 +16,19 @@ from typing import Final, TypeAlias
 from ..errors import ConfigurationError
 from .settings import expect, shown
 
-__all__ = ["Rate", "Share", "Size", "per_second", "share", "size"]
+__all__ = [
+    "Rate",
+    "Share",
+    "Size",
+    "bytes_text",
+    "counted",
+    "duration_text",
+    "per_second",
+    "percent_text",
+    "share",
+    "share_text",
+    "size",
+]
 
 Rate: TypeAlias = float | str
 Share: TypeAlias = float | str
@@ -111,3 +123,55 @@ def _meant_size(text: str) -> str:
     known = {name.lower(): name for name in _SIZES if name}
     found = known.get(unit) or known.get(f"{unit}b", "")
     return f"{match[1]}{found}" if found else ""
+
+
+# --- as text -------------------------------------------------------------------------------------
+
+
+def counted(number: int, thing: str) -> str:
+    """1 message, 2 messages."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def bytes_text(number: float) -> str:
+    """512 B, 3.41 MB: powers of 1000, as disks are sold."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.3g} TB"
+
+
+def share_text(value: float) -> str:
+    """A share as percent, as short as it can be: 2 %, 0.01 %, 1e-07 %."""
+    return f"{value * 100:.3g} %"
+
+
+def percent_text(value: float) -> str:
+    """A share as percent, with as many digits as are needed to tell it from 0 % and 100 %."""
+    percent = value * 100
+    for digits in range(1, 13):
+        shown = f"{percent:.{digits}f}"
+        if percent in (0.0, 100.0) or float(shown) not in (0.0, 100.0):
+            return f"{shown.rstrip('0').rstrip('.')} %"
+    return f"{percent:.2g} %"
+
+
+def duration_text(value: float, up: bool = False) -> str:
+    """A duration in the form in which settings take it, in two units: 7d, 1h30m, 250ms.
+
+    ``up``: not shorter than the value, for a window that must reach its target.
+    """
+    if math.isinf(value):
+        return "never"
+    if up and value >= 1:
+        step = 3600 if value >= 86400 else 60 if value >= 3600 else 1
+        value = math.ceil(value / step) * step
+    if value < 1:
+        return f"{round(value * 1000)}ms"
+    left, found = round(value), []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count:
+            found.append(f"{count}{unit}")
+    return "".join(found[:2]) or "0s"

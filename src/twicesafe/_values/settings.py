@@ -16,7 +16,7 @@ import re
 import reprlib
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 from ..errors import ConfigurationError
 
@@ -24,6 +24,7 @@ __all__ = [
     "DURATION_PATTERN",
     "Duration",
     "expect",
+    "is_whole",
     "refuse_unknown",
     "seconds",
     "shown",
@@ -67,6 +68,11 @@ def expect(holds: object, name: str, value: object, remedy: str) -> None:
     """A `ConfigurationError` that names the setting and the fix, unless this holds."""
     if not holds:
         raise ConfigurationError(f"{name}={shown(value)} is not valid: {remedy}")
+
+
+def is_whole(value: object, least: int = 1, most: float = math.inf) -> TypeGuard[int]:
+    """Whether this is an int in this range. True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from .._core.http.policy import HttpPolicy
 from .._values.keys import Key
 from .._values.policy import Backoff
-from .._values.settings import Duration, expect, refuse_unknown, seconds
+from .._values.settings import Duration, expect, is_whole, refuse_unknown, seconds
 from ..signing import KeySigner
 
 __all__ = ["TRY_AGAIN", "RetryPolicy"]
@@ -78,8 +78,7 @@ def _check(policy: RetryPolicy) -> None:
     expect(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
     for name, least in (("attempts", 1), ("buffer", 0)):
         value = getattr(policy, name)
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        expect(whole, name, value, f"use a whole number, {least} or more")
+        expect(is_whole(value, least), name, value, f"use a whole number, {least} or more")
     deadline = seconds(policy.deadline)
     expect(deadline > 0, "deadline", policy.deadline, "use a positive number of seconds")
     for status in policy.retry_on:

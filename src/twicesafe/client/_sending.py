@@ -1,7 +1,7 @@
 """One call with all its retries, as a flow of commands: it decides, and the libraries do the I/O.
 
-    Attempt(seconds)        send the request, within this time. Reply: Answer or Unanswered
-    Pause(seconds, answer)  close that answer, then wait. Reply: nothing
+    SendAttempt(seconds)         send the request, within this time. Reply: ResponseSummary or Unanswered
+    RetryPause(seconds, answer)  close that answer, then wait. Reply: nothing
 
 `drive` or `drive_async` runs the flow, so that every library, blocking or async, follows the same
 rules. Errors that are not about the network (a bug, a cancellation) pass through it.
@@ -71,7 +71,7 @@ class KeyedRequest(msgspec.Struct, frozen=True):
     """The key was made for this call: no other caller can have used it."""
 
     def __repr__(self) -> str:
-        return f"<Call {Key(self.key).short}>"
+        return f"<KeyedRequest {Key(self.key).short}>"
 
 
 def call_of(

@@ -23,7 +23,7 @@ from .._core.resolved_policy import ResolvedPolicy
 from .._runtime.adapting import own_process
 from .._values.keys import KeyLike
 from .._values.policy import Policy
-from .._values.settings import Duration, expect, seconds
+from .._values.settings import Duration, expect, is_whole, seconds
 from ..errors import BrokerUnavailableError, ConfigurationError, UsageError, stays_here
 from ..inbox import AsyncInbox, Inbox
 from ..receiver import AsyncReceiver, Receiver
@@ -59,9 +59,6 @@ InboxT = TypeVar("InboxT", bound=Inbox | AsyncInbox)
 class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
     """Settings, and what both consumers do without asking the broker."""
 
-    _adapted: Any
-    _dead: Any
-
     def __init__(
         self,
         source: Source,
@@ -85,8 +82,8 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
             self._publishing = Publishing(source, self._dead_letter_of)  # type: ignore[arg-type]
             receiver = self._receiver_type.open("memory://")  # for dead letters on their way
         expect(order in ("key", "none"), "order", order, "use 'key' or 'none'")
-        expect(is_count(batch), "batch", batch, "use 1 or more")
-        expect(is_count(concurrency), "concurrency", concurrency, "use 1 or more")
+        expect(is_whole(batch), "batch", batch, "use 1 or more")
+        expect(is_whole(concurrency), "concurrency", concurrency, "use 1 or more")
         _check_function("key", key)
         _check_function("recover", recover)
         expect(policy is None or isinstance(policy, Policy), "policy", policy, "use a Policy")
@@ -98,14 +95,23 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         self._recover = recover or default_recovery
         home: Any = receiver if receiver is not None else inbox
         self.policy: Policy = policy or home.policy
-        self._leasing = policy_for_redelivery(self.policy, "consumers")
         self._resolved = ResolvedPolicy(self.policy)
-        self._scope = (*home.scope, source.name)
         self._home = self._settled_home(home)
-        claims: Any = home if receiver is not None else self._receiver_type(home.store)
-        self._claims = claims
-        self._dead_receiver = claims.options(
-            scope=(*self._scope, DEAD),
+        self._claims: Any = home if receiver is not None else self._receiver_type(home.store)
+        self._make_receivers((*home.scope, source.name))
+        self._settle_dead_letters(dead_letter)
+        self._adapt()
+        self._runner: Any = None
+        self._starting = self._is_closed = False
+        self._process = 0
+        """The process that uses the connection to the broker; 0: none yet."""
+        self._stop_early = False
+        """`stop` was called before there was anything to stop."""
+
+    def _make_receivers(self, scope: tuple[str, ...]) -> None:
+        """For what is claimed beside the messages: dead letters, parked lanes and starts."""
+        self._dead_receiver = self._claims.options(
+            scope=(*scope, DEAD),
             policy=self.policy.replace(
                 max_attempts=FOREVER,
                 remember=(),
@@ -114,44 +120,41 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
                 in_flight="reject",
             ),
         )
+        source = self.source
         place = () if source.place in ("", source.name) else (source.place,)
-        self._lane_receiver = claims.options(
-            scope=(*self._scope, *place, LANES),
+        self._lane_receiver = self._claims.options(
+            scope=(*scope, *place, LANES),
             policy=Policy(max_attempts=1, in_flight="reject", encryption=self.policy.encryption),
         )
         self._lane_receiver._hidden = None  # the names of parked lanes are read back
-        self._start_receiver = claims.options(
-            scope=(*self._scope, STARTS),
+        self._start_receiver = self._claims.options(
+            scope=(*scope, STARTS),
             policy=self.policy.replace(
                 remember=(), timeout=None, takeover="retry", in_flight="reject", outage="refuse"
             ),
         )
+
+    def _settle_dead_letters(self, given: DeadLetterSetting) -> None:
+        """Who takes the dead letters: a function, or a publisher and a topic."""
         self._dead_letter: Callable[[Message, Exception], Any] | None = None
         self._publisher: Any = None
         self._dead_topic: str | None = None
-        self._prepares = dead_letter is None
-        if dead_letter is None:
-            dead_letter = source.dead_url
-        if callable(dead_letter):
-            if profile_of(dead_letter).problem == "generator":
+        self._prepares = given is None
+        chosen = self.source.dead_url if given is None else given
+        if callable(chosen):
+            problem = profile_of(chosen).problem
+            if problem == "generator":
                 raise ConfigurationError("dead_letter= is a generator: use a plain function")
-            if not self._is_async and profile_of(dead_letter).problem == "async":
+            if problem == "async" and not self._is_async:
                 raise ConfigurationError(
                     "dead_letter= is async, and this consumer is blocking: use a plain function, or "
                     "AsyncConsumer"
                 )
-            self._dead_letter = dead_letter
+            self._dead_letter = chosen
         elif self._publishing is None:
-            is_usable = isinstance(dead_letter, str) or hasattr(dead_letter, "publish")
-            expect(is_usable, "dead_letter", dead_letter, "use a publisher's URL, or a function")
-            self._publisher, self._dead_topic = destination(dead_letter)
-        self._adapt()
-        self._runner: Any = None
-        self._starting = self._is_closed = False
-        self._process = 0
-        """The process that uses the connection to the broker; 0: none yet."""
-        self._stop_early = False
-        """`stop` was called before there was anything to stop."""
+            is_usable = isinstance(chosen, str) or hasattr(chosen, "publish")
+            expect(is_usable, "dead_letter", chosen, "use a publisher's URL, or a function")
+            self._publisher, self._dead_topic = destination(chosen)
 
     @classmethod
     def open(
@@ -234,8 +237,9 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
 
     def _settled_home(self, home: Any) -> Any:
         """The receiver or inbox with this consumer's scope, policy and fingerprint."""
+        leasing = policy_for_redelivery(self.policy, "consumers")  # in both modes: it may refuse
         if self._inbox is None:
-            return home.options(policy=self._leasing, fingerprint=body_of)
+            return home.options(policy=leasing, fingerprint=body_of)
         known = {name: getattr(self.policy, name) for name in _SHARED}
         return home.options(policy=Policy(**known), fingerprint=body_of)
 
@@ -330,7 +334,3 @@ def idle_seconds(given: Duration) -> float:
     found = seconds(given, "idle")
     expect(found > 0, "idle", given, "use more than 0: brokers need time to send, for example 1.0")
     return found
-
-
-def is_count(given: object) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and given > 0

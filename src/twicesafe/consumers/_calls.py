@@ -6,9 +6,10 @@ whole transaction, from BEGIN to COMMIT. In Kafka transaction mode the source's 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Generator
+from typing import Any, Final, NoReturn, TypeAlias
 
 from .._core.call import Call
 from .._core.consuming.message import Message, body_of, lane_of
@@ -22,15 +23,18 @@ from .._core.resolved_policy import ResolvedPolicy
 from .._values.keys import Key, KeyLike
 from .._values.policy import Policy
 from .._values.signed_key import SIGNATURE_HEADER, require_signature
-from ..errors import UsageError
+from ..errors import ParkedError, UsageError
 from ..inbox import AsyncInbox, Inbox
 from ..inbox._consumer_delivery import ConsumerDelivery
-from ._dead_letters import broker_of, dead_message
+from ._dead_letters import broker_of, dead_message, is_refused
 from ._publishing import Publishing
 
-__all__ = ["MessageCalls", "parking", "parking_async"]
+__all__ = ["MessageCalls", "park", "park_async"]
 
 _SIGNATURE: Final = SIGNATURE_HEADER.lower()
+
+Acts: TypeAlias = Generator[Callable[[], Any], Any, None]
+"""Functions that `Consumer` calls, and `AsyncConsumer` calls and awaits."""
 
 
 class MessageCalls:
@@ -197,6 +201,37 @@ class MessageCalls:
         """Park the lane, if order matters, and publish."""
         raise NotImplementedError
 
+    _park: Callable[..., Any]
+    """The handler of a lane's marker."""
+    _adapted: Any
+    _dead: Any
+    _prepares: bool
+
+    def _park_lane(self, message: Message) -> Acts:
+        lane = self._lane(message)
+        if lane is None:
+            return
+        park = functools.partial(self._lane_receiver.process, lane, self._park)
+        with contextlib.suppress(ParkedError):
+            with contextlib.suppress(DeadLetter):
+                yield park
+            yield park  # the record says so
+
+    def _publish_dead(self, message: Message, error: Exception) -> Acts:
+        if self._prepares:
+            yield self._adapted.prepare_dead_letters
+            self._prepares = False
+        if self._publishing is not None:
+            self._publishing.bury(message, error)
+            return
+        letter = self._dead_letter_of(message, error)
+        (refusal,) = yield functools.partial(self._dead.publish, [letter])
+        if is_refused(refusal):  # it may be too large with all its headers
+            brief = self._dead_letter_of(message, error, brief=True)
+            (refusal,) = yield functools.partial(self._dead.publish, [brief])
+        if refusal is not None:
+            raise refusal
+
     def _dead_letter_of(self, message: Message, error: Exception, brief: bool = False) -> Outgoing:
         try:
             key: Key | None = self._key_of(message)
@@ -237,10 +272,10 @@ def _nothing() -> None:
 _MARKED: Final = profile_of(_nothing)
 
 
-def parking(*_: object) -> NoReturn:
+def park() -> NoReturn:
     """The handler of a lane's marker: it parks the lane's record."""
     raise DeadLetter("a message of this key is dead")
 
 
-async def parking_async(*_: object) -> NoReturn:
-    parking()
+async def park_async() -> NoReturn:
+    park()

@@ -11,29 +11,28 @@ made in `_core.consuming`; this module is the public interface.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
+import operator
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from .._core.consuming.message import Message
-from .._core.consuming.recovery import DeadLetter
 from .._core.consuming.source import SourceProblem
 from .._core.consuming.state import Report
+from .._core.driving import drive, drive_async
 from .._core.handler_kind import expect_done
 from .._runtime.adapting import for_event_loop, for_threads, own_process
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
 from .._values.records import State
 from .._values.settings import Duration
-from ..errors import BrokerUnavailableError, ParkedError
+from ..errors import BrokerUnavailableError
 from ..inbox import AsyncInbox, Inbox
 from ..inbox._consumer_delivery import deliver, deliver_async, look_up, look_up_async
 from ..receiver import AsyncReceiver, Receiver
 from ._base import ConsumerBase, idle_seconds
-from ._calls import parking, parking_async
+from ._calls import park, park_async
 from ._cancellations import contained, contained_async
-from ._dead_letters import is_refused
 from ._signals import stopping_on_signals
 
 __all__ = ["AsyncConsumer", "Consumer"]
@@ -45,6 +44,7 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
     _is_async = False
     _deliver = staticmethod(deliver)
     _look_up = staticmethod(look_up)
+    _park = staticmethod(park)
 
     def _adapt(self) -> None:
         self._adapted = for_threads(self.source, "fetch")
@@ -102,28 +102,12 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
         def publish() -> None:
-            lane = self._lane(message)
-            if lane is not None:
-                with contextlib.suppress(ParkedError):
-                    with contextlib.suppress(DeadLetter):
-                        self._lane_receiver.process(lane, parking)
-                    self._lane_receiver.process(lane, parking)  # the record says so
+            drive(self._park_lane(message), operator.call)
             if self._dead_letter is not None:
                 expect_done(self._dead_letter(message, error), "dead_letter=")
                 return
             with self._dead_turn:
-                if self._prepares:
-                    self._adapted.prepare_dead_letters()
-                    self._prepares = False
-                if self._publishing is not None:
-                    self._publishing.bury(message, error)
-                    return
-                refusal = self._dead.publish([self._dead_letter_of(message, error)])[0]
-                if is_refused(refusal):  # it may be too large with all its headers
-                    brief = self._dead_letter_of(message, error, brief=True)
-                    refusal = self._dead.publish([brief])[0]
-            if refusal is not None:
-                raise refusal
+                drive(self._publish_dead(message, error), operator.call)
 
         return contained(publish)
 
@@ -139,6 +123,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
     _is_async = True
     _deliver = staticmethod(deliver_async)
     _look_up = staticmethod(look_up_async)
+    _park = staticmethod(park_async)
 
     def _adapt(self) -> None:
         self._adapted = for_event_loop(self.source, "fetch")
@@ -197,12 +182,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
         async def publish() -> None:
-            lane = self._lane(message)
-            if lane is not None:
-                with contextlib.suppress(ParkedError):
-                    with contextlib.suppress(DeadLetter):
-                        await self._lane_receiver.process(lane, parking_async)
-                    await self._lane_receiver.process(lane, parking_async)  # the record says so
+            await drive_async(self._park_lane(message), _called)
             if self._dead_letter is not None:
                 told = self._dead_letter(message, error)
                 if inspect.isawaitable(told):
@@ -210,18 +190,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
                 expect_done(told, "dead_letter=")
                 return
             async with self._dead_turn:
-                if self._prepares:
-                    await self._adapted.prepare_dead_letters()
-                    self._prepares = False
-                if self._publishing is not None:
-                    self._publishing.bury(message, error)
-                    return
-                (refusal,) = await self._dead.publish([self._dead_letter_of(message, error)])
-                if is_refused(refusal):
-                    brief = self._dead_letter_of(message, error, brief=True)
-                    (refusal,) = await self._dead.publish([brief])
-            if refusal is not None:
-                raise refusal
+                await drive_async(self._publish_dead(message, error), _called)
 
         return contained_async(publish, self._has_ended)
 
@@ -232,3 +201,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
         receiver = self._lane_receiver
         found = receiver.records(state=State.PARKED, scope=receiver.key("-").scope)
         return [record.key.value async for record in found if record.key is not None]
+
+
+async def _called(act: Callable[[], Awaitable[Any]]) -> Any:
+    return await act()

@@ -106,46 +106,14 @@ class DeadLetters:
         ``receiver``: opened on the store of the consumer that gave up on them. ``to``: the publisher to send them to;
         default: the broker that the letters are on. ``run``: runs a request of the receiver, if that is async.
         """
-        done, run = ReplayReport(), run or receiver._runtime.run
-        publishers: dict[object, Any] = {}
-        replayed: set[str] = set()
-        """On earlier pages. What comes again has died again, and stays."""
-        lanes: set[Key] = set()
-        """Released. One that is parked again has another dead letter: the lane's later ones wait behind it."""
-        waiting: set[Key | None] = set()
-        """Lanes with a letter that was left."""
+        replay = _Replay(self, receiver, run or receiver._runtime.run, by, why, to)
         try:
             with self._holding() as held:
                 for page in self._pages(held, limit):
-                    ids: set[str] = set()
-                    for one in page:
-                        letter = letter_of(one.message)
-                        left = letter.id in replayed or (chosen is not None and not chosen(letter))
-                        if left:
-                            continue
-                        if to is None:
-                            self._check_broker(letter)
-                        if letter.lane in waiting or not _released(
-                            receiver, run, letter, lanes, by, why
-                        ):
-                            done.held.append(letter.id)
-                            waiting |= {letter.lane} - {None}
-                            continue
-                        url = to or self.source.replay_url(letter.place)
-                        if url not in publishers:
-                            publishers[url] = for_threads(destination(url)[0], "publish")
-                        refusal = publishers[url].publish([revived(letter)])[0]
-                        if refusal is not None:
-                            raise refusal
-                        self._adapted.acknowledge([one.receipt])
-                        held.remove(one)
-                        ids.add(letter.id)
-                        done.replayed += 1
-                    replayed |= ids
+                    replay.send(page, held, chosen)
         finally:
-            for publisher in publishers.values():
-                publisher.close()
-        return done
+            replay.close()
+        return replay.report
 
     def _check_broker(self, letter: Letter) -> None:
         """Without ``to``, a letter of another broker would go where no consumer reads it."""
@@ -228,23 +196,72 @@ class DeadLetters:
             held.extend(some)
 
 
-def _released(
-    receiver: Receiver, run: Run, letter: Letter, lanes: set[Key], by: str, why: str
-) -> bool:
-    """Let the key's next delivery run. False: its outcome is unknown, so it must not run yet."""
-    lane = None if letter.lane in lanes else letter.lane
-    found = [key for key in (letter.key, letter.starts, lane) if key is not None]
-    records = [run(operations.read(key)) for key in found]
-    if any(record is not None and record.state is State.HELD for record in records):
-        return False
-    for key, record in zip(found, records, strict=True):
-        if record is not None and record.state is State.PARKED:
-            # Only as it was read: another operator may have released it, and a worker may run it.
-            with contextlib.suppress(UsageError):
-                run(receiver._release(key, by, why, False, record.fence))
-    if lane is not None:
-        lanes.add(lane)
-    return True
+class _Replay:
+    """One replay: what it has sent so far, and what it has left."""
+
+    def __init__(
+        self, dead: DeadLetters, receiver: Receiver, run: Run, by: str, why: str, to: str | None
+    ) -> None:
+        self._dead, self._receiver, self._run = dead, receiver, run
+        self._by, self._why, self._to = by, why, to
+        self.report = ReplayReport()
+        self._publishers: dict[object, Any] = {}
+        self._replayed: set[str] = set()
+        """On earlier pages. What comes again has died again, and stays."""
+        self._lanes: set[Key] = set()
+        """Released. One that is parked again has another dead letter: the lane's later ones wait behind it."""
+        self._waiting: set[Key | None] = set()
+        """Lanes with a letter that was left."""
+
+    def send(self, page: list[Received], held: list[Received], chosen: Chosen | None) -> None:
+        """Send the chosen letters of a page, and take them out of `held`."""
+        sent: set[str] = set()
+        for one in page:
+            letter = letter_of(one.message)
+            if letter.id in self._replayed or (chosen is not None and not chosen(letter)):
+                continue
+            if self._to is None:
+                self._dead._check_broker(letter)
+            if letter.lane in self._waiting or not self._release(letter):
+                self.report.held.append(letter.id)
+                self._waiting |= {letter.lane} - {None}
+                continue
+            self._publish(letter)
+            self._dead._adapted.acknowledge([one.receipt])
+            held.remove(one)
+            sent.add(letter.id)
+            self.report.replayed += 1
+        self._replayed |= sent
+
+    def _release(self, letter: Letter) -> bool:
+        """Let the key's next delivery run. False: its outcome is unknown, so it must not run yet."""
+        lane = None if letter.lane in self._lanes else letter.lane
+        found = [key for key in (letter.key, letter.starts, lane) if key is not None]
+        records = [self._run(operations.read(key)) for key in found]
+        if any(record is not None and record.state is State.HELD for record in records):
+            return False
+        for key, record in zip(found, records, strict=True):
+            if record is not None and record.state is State.PARKED:
+                # Only as it was read: another operator may have released it, and a worker may run it.
+                with contextlib.suppress(UsageError):
+                    self._run(
+                        self._receiver._release(key, self._by, self._why, False, record.fence)
+                    )
+        if lane is not None:
+            self._lanes.add(lane)
+        return True
+
+    def _publish(self, letter: Letter) -> None:
+        url = self._to or self._dead.source.replay_url(letter.place)
+        if url not in self._publishers:
+            self._publishers[url] = for_threads(destination(url)[0], "publish")
+        (refusal,) = self._publishers[url].publish([revived(letter)])
+        if refusal is not None:
+            raise refusal
+
+    def close(self) -> None:
+        for publisher in self._publishers.values():
+            publisher.close()
 
 
 def _audited(receiver: Receiver, run: Run, letter: Letter, by: str, why: str) -> bool:

@@ -22,10 +22,11 @@ from .._edges.readable import visible
 from ..errors import ConfigurationError, UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ._access import ResolveAccess
-from ._actions import KEY_ACTIONS, AppliedAction, on_one
+from ._actions import KEY_ACTIONS, AppliedAction, KeyAction, on_one
 from ._backend import Backend
 from ._bulk_actions import AT_ONCE, dry_run, on_all
 from ._failures import READ, failed_keys, failures_page
+from ._filters import Filters
 from ._forms import BadFormError, number, signed
 from ._letters import LETTER_ACTIONS, Choice, LetterAction, act_on_letters, look
 from ._lists import audit_rows, depth_facts, lane_rows, letter_rows
@@ -228,12 +229,16 @@ class Dashboard(Visits):
         back = f"keys/{(result.record or record).id.hex()}"
         return self._result(visit, result, back, "Back to the key")
 
-    async def _dry_run(self, visit: Visit) -> Response:
+    def _bulk_action(self, visit: Visit) -> tuple[KeyAction, Filters]:
         action, filters = KEY_ACTIONS.get(visit.request.path_params["action"]), visit.filters()
         if action is None or not action.states:
             raise HTTPException(404)
         if filters.problem:
             raise BadFormError(filters.problem)
+        return action, filters
+
+    async def _dry_run(self, visit: Visit) -> Response:
+        action, filters = self._bulk_action(visit)
         plan = await dry_run(self._backend, action, filters)
         return self._html(
             visit,
@@ -244,11 +249,7 @@ class Dashboard(Visits):
         )
 
     async def _act_on_all(self, visit: Visit) -> Response:
-        action, filters = KEY_ACTIONS.get(visit.request.path_params["action"]), visit.filters()
-        if action is None or not action.states:
-            raise HTTPException(404)
-        if filters.problem:
-            raise BadFormError(filters.problem)
+        action, filters = self._bulk_action(visit)
         who = signed(visit.form, visit.access.user)
         result = await on_all(self._backend, action, filters, who, visit.form)
         return self._result(visit, result, f"keys{filters.url()}", "Back to the keys")

@@ -329,7 +329,7 @@ class Backend:
 
     async def consumers(self) -> tuple[ConsumerStatus, ...]:
         """What the brokers say of each consumer, asked all at once."""
-        asked = (asyncio.to_thread(_standing_of, url) for url in self.consumer_urls)
+        asked = (asyncio.to_thread(_status_of, url) for url in self.consumer_urls)
         return tuple(await asyncio.gather(*asked))
 
     # -- how ----------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ class Backend:
         return await asyncio.to_thread(method, *args, **kwargs)
 
 
-def _standing_of(url: str) -> ConsumerStatus:
+def _status_of(url: str) -> ConsumerStatus:
     place = mask(url)
     try:
         source = for_threads(open_source(url), "fetch")

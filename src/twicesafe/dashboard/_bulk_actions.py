@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from .._core.bulk_actions import ActionResult
-from .._edges.readable import counted, visible
+from .._edges.readable import visible
+from .._values.quantities import counted
 from .._values.records import Record, State
 from ..errors import StoreUnavailableError
 from ._actions import LOOK, UNKNOWN, AppliedAction, KeyAction, request_of

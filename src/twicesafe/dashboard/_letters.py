@@ -14,7 +14,8 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from .._core.commands import Flow
-from .._edges.readable import counted, visible
+from .._edges.readable import visible
+from .._values.quantities import counted
 from ..consumers import DeadLetters, Letter
 from ..consumers._letters import LetterFilter
 from ._actions import AppliedAction

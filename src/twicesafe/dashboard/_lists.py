@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from .._core.outbox.requests import Depth, ParkedLane
-from .._edges.readable import counted, shortened, visible
+from .._edges.readable import shortened, visible
 from .._values.keys import Key
+from .._values.quantities import counted, duration_text
 from .._values.records import AuditEntry, State
 from ..consumers import Letter
-from ..planning._charts import spoken_duration
 from ._access import Access
 from ._pages import When
 
@@ -58,7 +58,7 @@ def lane_rows(lanes: Sequence[ParkedLane], access: Access, now: datetime) -> tup
 def depth_facts(depth: Depth) -> tuple[tuple[str, str], ...]:
     return (
         ("Pending", f"{depth.pending:,}"),
-        ("Oldest", spoken_duration(depth.oldest_age) if depth.pending else "–"),
+        ("Oldest", duration_text(depth.oldest_age) if depth.pending else "–"),
         ("Parked", f"{depth.parked:,} in {counted(depth.parked_lanes, 'lane')}"),
         ("Backing off", counted(depth.resting_lanes, "lane")),
         ("Relays alive", f"{depth.relays:,}"),

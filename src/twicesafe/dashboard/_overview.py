@@ -16,12 +16,12 @@ from typing import Final
 
 from .._core.health import Check, Health, Recent
 from .._core.outbox.requests import Depth
-from .._edges.readable import ago, bytes_text, counted
+from .._edges.readable import ago
+from .._values.quantities import bytes_text, counted, duration_text, percent_text
 from .._values.records import Record, State, Stats
 from ..observers._activity import Activity, Slice, Trouble
 from ..observers._history import Ages
 from ..planning import Measured, measured_from
-from ..planning._charts import as_percent, spoken_duration
 from ._charts import Figure
 from ._filters import Filters
 from ._metrics import ServiceMetrics
@@ -163,7 +163,7 @@ def _missing(window: float, measured: Measured) -> str:
         "`Receiver.open(url, observers=[LogObserver()])`; or let the command read its metrics: `--metrics "
         "http://127.0.0.1:9100/metrics`. What the store shows: of its "
         f"{counted(measured.records, 'newest record')}, {measured.late:,} came after the window of "
-        f"{spoken_duration(window)} and ran again."
+        f"{duration_text(window)} and ran again."
     )
 
 
@@ -202,11 +202,11 @@ def _tiles(look: OverviewData, measured: Measured) -> list[Tile]:
     if seen is not None:
         recent = seen.recent
         span = max(recent.seconds, 1.0)
-        lately = f"in the last {spoken_duration(span)}"
+        lately = f"in the last {duration_text(span)}"
         found.append(Tile(label="Deliveries", value=_rate(recent.deliveries / span), note=lately))
         share = recent.duplicates / recent.deliveries if recent.deliveries else 0.0
         note = f"{recent.duplicates:,} of {recent.deliveries:,}"
-        found.append(Tile(label="Duplicates", value=as_percent(share), note=note))
+        found.append(Tile(label="Duplicates", value=percent_text(share), note=note))
         p99 = "–" if recent.store_p99 is None else f"≤ {_time(recent.store_p99)}"
         found.append(Tile(label="Store p99", value=p99, note="99 % of answers within"))
     elif measured.new_keys is not None:
@@ -219,9 +219,7 @@ def _tiles(look: OverviewData, measured: Measured) -> list[Tile]:
     found += _run_times(look.newest)
     if look.depth is not None:
         note = (
-            f"oldest {spoken_duration(look.depth.oldest_age)}"
-            if look.depth.pending
-            else "none waits"
+            f"oldest {duration_text(look.depth.oldest_age)}" if look.depth.pending else "none waits"
         )
         found.append(Tile(label="Outbox pending", value=f"{look.depth.pending:,}", note=note))
     return found
@@ -278,7 +276,7 @@ def _states(stats: Stats | None) -> list[StateRow]:
         StateRow(
             state=state,
             count=f"{count:,}",
-            share=as_percent(count / stats.total),
+            share=percent_text(count / stats.total),
             path=f"keys{Filters(states=(state,)).url()}",
         )
         for state in State
@@ -299,4 +297,4 @@ def _rate(per_second: float) -> str:
 def _time(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.2g} s" if seconds < 10 else spoken_duration(seconds)
+    return f"{seconds:.2g} s" if seconds < 10 else duration_text(seconds)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from .._edges.readable import counted
+from .._values.quantities import counted, duration_text, percent_text
 from .._values.records import Record, State, Stats
 from ..observers._history import Ages, Slice
 from ..planning import Measured
-from ..planning._charts import as_percent, spoken_duration
 from ._charts import Bar, Drawing, Figure, Part, draw, share_bar
 
 __all__ = ["ages", "deliveries", "new_keys", "shares"]
@@ -59,7 +58,9 @@ def deliveries(course: list[Slice], origin: str) -> Figure:
             for _, names, words in _OUTCOMES
             if any(name in each.outcomes for name in names)
         )
-        words = f"{spoken_duration(each.ago)} ago, for {spoken_duration(each.seconds)}: {said or 'none'}"
+        words = (
+            f"{duration_text(each.ago)} ago, for {duration_text(each.seconds)}: {said or 'none'}"
+        )
         bars.append(Bar(1 - each.ago / whole, each.seconds / whole, parts, words))
     ticks = [(n / 4, f"−{_short(whole * (1 - n / 4))}") for n in range(4)]
     drawing = Drawing(bars=bars, ticks=[*ticks, (1.0, "now")])
@@ -74,7 +75,7 @@ def deliveries(course: list[Slice], origin: str) -> Figure:
 def ages(seen: Ages, window: float) -> Figure:
     """The age of duplicates against the window."""
     title = "Age of duplicates against the window"
-    spoken = spoken_duration(window)
+    spoken = duration_text(window)
     bounds, counts, late = seen
     total = sum(counts) + late
     if not total:
@@ -92,7 +93,7 @@ def ages(seen: Ages, window: float) -> Figure:
         shown = f"{count:,}" if count else ""
         bars.append(Bar(n * each, each, (Part("age" if inside else "bad", count),), words, shown))
         ticks.append((n * each, _short(edges[n])))
-    covered = as_percent(1 - columns[-1] / total)
+    covered = percent_text(1 - columns[-1] / total)
     drawing = Drawing(
         bars=bars,
         ticks=[*ticks[:-1], (len(bounds) * each, spoken)],
@@ -144,7 +145,9 @@ def new_keys(newest: Sequence[Record], now: datetime, measured: Measured) -> Fig
         (n / bins, f"{datetime.fromtimestamp((first + n) * width, now.tzinfo):{form}}")
         for n in marks
     ]
-    note = f"per {spoken_duration(width)}, by what became of them; the newest {measured.records:,}, UTC"
+    note = (
+        f"per {duration_text(width)}, by what became of them; the newest {measured.records:,}, UTC"
+    )
     return Figure(
         title=title,
         note=note,

@@ -17,17 +17,16 @@ from .._edges.readable import (
     BETWEEN,
     MEANINGS,
     ago,
-    counted,
     shortened,
     state_words,
     step_words,
     unreadable_words,
     visible,
 )
+from .._values.quantities import counted, duration_text
 from .._values.records import AuditEntry, Cause, Record, State, Stats
 from .._values.steps import StepRecord, StepState
 from ..observers._activity import Trouble
-from ..planning._charts import spoken_duration
 from ._access import Access
 from ._actions import KEY_ACTIONS, KeyAction
 from ._filters import AGES, RERUNS, Filters
@@ -352,7 +351,7 @@ def _facts(record: Record, access: Access) -> Iterable[tuple[str, str]]:
         yield "Result", f"{record.result_bytes:,} bytes, never shown"
     took = (record.changed_at - record.created_at).total_seconds()
     if record.state is State.COMPLETED and record.attempt == 1:
-        yield "Claim to answer", spoken_duration(took)
+        yield "Claim to answer", duration_text(took)
 
 
 def _moment(entry: TimelineEntry, now: datetime) -> Moment:

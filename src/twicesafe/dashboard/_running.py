@@ -11,8 +11,8 @@ from datetime import datetime
 
 from .._core.consuming.source import Member, SourceStatus
 from .._core.outbox.requests import Depth, Relays, RelayStatus
-from .._edges.readable import counted, shortened, visible
-from ..planning._charts import spoken_duration
+from .._edges.readable import shortened, visible
+from .._values.quantities import counted, duration_text
 from ._backend import ConsumerStatus
 from ._pages import When
 
@@ -47,7 +47,7 @@ def _relay(one: RelayStatus, now: datetime) -> RelayRow:
         until=None if one.is_alive else When.of(one.until, now),
         slots=one.slots,
         pending=f"{one.pending:,}",
-        oldest=spoken_duration(one.oldest_age) if one.pending else NOT_SAID,
+        oldest=duration_text(one.oldest_age) if one.pending else NOT_SAID,
     )
 
 
@@ -56,7 +56,7 @@ def relay_facts(found: Relays, depth: Depth) -> tuple[tuple[str, str], ...]:
     return (
         ("Relays alive", f"{alive:,}"),
         ("Pending", f"{depth.pending:,}"),
-        ("Oldest", spoken_duration(depth.oldest_age) if depth.pending else NOT_SAID),
+        ("Oldest", duration_text(depth.oldest_age) if depth.pending else NOT_SAID),
         ("Without a relay", counted(found.unserved, "message")),
         ("Parked lanes", f"{depth.parked_lanes:,}"),
     )
@@ -91,7 +91,7 @@ def _facts(found: SourceStatus) -> tuple[tuple[str, str], ...]:
         ("Waiting", _number(found.waiting)),
         ("Unacknowledged", _number(found.unsettled)),
         ("Processes", _number(found.count)),
-        ("Last seen", NOT_SAID if active is None else f"{spoken_duration(active)} ago"),
+        ("Last seen", NOT_SAID if active is None else f"{duration_text(active)} ago"),
     )
 
 
@@ -100,7 +100,7 @@ def _last_seen(found: SourceStatus) -> float | None:
 
 
 def _member(one: Member) -> tuple[str, str, str]:
-    seen = NOT_SAID if one.idle is None else f"{spoken_duration(one.idle)} ago"
+    seen = NOT_SAID if one.idle is None else f"{duration_text(one.idle)} ago"
     return shortened(one.name, 60), seen, _number(one.unsettled)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from .._edges.readable import counted
+from .._values.quantities import counted
 
 __all__ = ["render"]
 

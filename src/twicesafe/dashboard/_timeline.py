@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from .. import events as ev
-from .._edges.readable import counted, state_words, visible
+from .._edges.readable import state_words, visible
 from .._values.keys import Key
+from .._values.quantities import counted
 from .._values.records import AuditEntry, Cause, Record, State, moment
 from ..observers._activity import Trouble
 

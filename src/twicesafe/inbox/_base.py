@@ -55,9 +55,6 @@ class InboxBase(ReceiverBase):
         self._tracer = events.tracer_of(observers)
         Key("-", self.scope)  # a scope is checked like any other
 
-    def _place(self) -> str:
-        return str(self.store.url)
-
     def options(
         self,
         *,

@@ -44,7 +44,7 @@ from .._values.settings import seconds
 from ..errors import UsageError
 from ..receiver import Receiver
 from ..receiver._base import check_receiver
-from ..receiver._batches import whole
+from ..receiver._batches import checked_concurrency
 from ..receiver._queue_delivery import policy_for_redelivery, queue_decides, verdicts_on
 
 __all__ = ["BatchAnswer", "LambdaContext", "batch_handler", "event_handler"]
@@ -86,7 +86,7 @@ def batch_handler(
     """
     check_receiver(receiver, Receiver, "batch_handler")
     policy = policy_for_redelivery(receiver.policy, "queues")
-    most = whole(concurrency)
+    most = checked_concurrency(concurrency)
 
     def decorate(
         function: Callable[[Message], Any],
@@ -115,13 +115,7 @@ def batch_handler(
                     concurrency=most,
                 )
                 for record, verdict in zip(some, verdicts, strict=True):
-                    is_over = verdict.action == "ack"
-                    if not is_over:
-                        _tell(record.message, verdict)
-                    if verdict.action == "dead_letter" and dead_letter is not None:
-                        assert verdict.error is not None
-                        is_over = _was_sent(dead_letter, record.message, verdict.error)
-                    if is_over:
+                    if is_over := _is_over(record.message, verdict, dead_letter):
                         done.add(record.id)
                         lanes[record.lane].pop(0)
                     if not is_over or not lanes[record.lane]:
@@ -213,6 +207,21 @@ def _profile(function: Callable[..., Any]) -> HandlerProfile:
             "that calls asyncio.run"
         )
     return profile
+
+
+def _is_over(
+    message: Message,
+    verdict: Verdict[Any],
+    dead_letter: Callable[[Message, Exception], object] | None,
+) -> bool:
+    """Whether the message is done, or its dead letter was taken. Else Lambda delivers it again."""
+    if verdict.action == "ack":
+        return True
+    _tell(message, verdict)
+    if verdict.action != "dead_letter" or dead_letter is None:
+        return False
+    assert verdict.error is not None
+    return _was_sent(dead_letter, message, verdict.error)
 
 
 def _tell(message: Message, verdict: Verdict[Any]) -> None:

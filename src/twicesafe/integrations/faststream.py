@@ -103,7 +103,7 @@ class _Delivery(BaseMiddleware[Any, Any]):
         subscriber = handler.calls.name or "subscriber"
         if settings.key is message_key and _is_batch(msg):
             _log.error(
-                "%s subscribes to batches, which have no id of their own, so it does not run; remove "
+                "%s subscribes to batches, which have no ids, so it does not run; remove "
                 "batch=True, or pass key= to IdempotentMessages",
                 subscriber,
             )

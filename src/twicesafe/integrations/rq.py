@@ -5,7 +5,7 @@
     Worker([queue], connection=redis, job_class=Job).work()          # rq worker --job-class shop.Job
 
 The key is the job's id, which retries and ``requeue`` keep, in a scope with the function's name. Each
-repetition of RQ's ``Repeat`` has a scope of its own, because it is new work under the same id.
+repetition of RQ's ``Repeat`` has another scope, because it is new work under the same id.
 Verdicts become what RQ does:
 
     ack            the job returns the recorded result

@@ -6,6 +6,7 @@ broker accepts.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -98,11 +99,22 @@ def _body(given: object) -> tuple[bytes, str]:
     try:
         if isinstance(given, str):
             return given.encode(), "text/plain; charset=utf-8"
-        return msgspec.json.encode(given), "application/json"
+        encoded = msgspec.json.encode(given)
+        if b"null" in encoded:
+            _refuse_nan(given)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"the body cannot be encoded as JSON ({error}): pass bytes, text or plain data"
         ) from error
+    return encoded, "application/json"
+
+
+def _refuse_nan(given: object) -> None:
+    """msgspec writes NaN and infinity as null: the number would be lost without a word."""
+    try:
+        json.dumps(msgspec.to_builtins(given, enc_hook=repr), allow_nan=False)  # of `msgspec.Raw`
+    except ValueError:
+        raise ValueError("JSON has no NaN and no infinity") from None
 
 
 def _headers(given: object) -> dict[str, str]:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Self
 
 from .. import _transactions as transactions
 from .._core.encrypting import encrypted_body
+from .._core.operations import check_limit
 from .._core.outbox.requests import (
     Added,
     Backlog,
@@ -187,7 +188,8 @@ class Outbox(_Outbox):
 
     def parked(self, limit: int = 100) -> list[ParkedLane]:
         """Return the lanes whose first message was refused too often, the longest parked first."""
-        return self._port.perform(ParkedLanes(_whole(limit)))
+        check_limit(limit)
+        return self._port.perform(ParkedLanes(limit))
 
     def retry(self, lane: str, *, by: str, why: str = "") -> None:
         """Retry a parked lane, starting with the message that was refused."""
@@ -293,7 +295,8 @@ class AsyncOutbox(_Outbox):
 
     async def parked(self, limit: int = 100) -> list[ParkedLane]:
         """Return the lanes whose first message was refused too often, the longest parked first."""
-        return await self._ask(ParkedLanes(_whole(limit)))
+        check_limit(limit)
+        return await self._ask(ParkedLanes(limit))
 
     async def retry(self, lane: str, *, by: str, why: str = "") -> None:
         """Retry a parked lane, starting with the message that was refused."""
@@ -357,9 +360,3 @@ def _reason(given: object, what: str) -> str:
 def _require(done: bool, lane: str) -> None:
     if not done:
         raise UsageError(f"the lane {lane[:32]} is not parked: there is nothing to retry or skip")
-
-
-def _whole(limit: object) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise UsageError(f"limit={limit!r} is not valid: use 1 or more")
-    return limit

@@ -16,7 +16,7 @@ from .._core.outbox.requests import Message
 from .._values.cipher import Cipher
 from .._values.clocks import since_boot
 from .._values.policy import Backoff
-from .._values.settings import Duration, seconds
+from .._values.settings import Duration, expect, is_whole, seconds
 from ..errors import ConfigurationError, UsageError, stays_here
 from ..stores import _urls as store_urls
 from .publishers import _urls as publisher_urls
@@ -66,16 +66,14 @@ class RelayBase:
     ) -> None:
         self.publisher = publisher_from(publisher)
         self._lease = seconds(lease, "lease")
-        if self._lease < 0.3:
-            raise ConfigurationError(f"lease={lease!r} is not valid: use at least 0.3 seconds")
+        expect(self._lease >= 0.3, "lease", lease, "use at least 0.3 seconds")
         given: dict[str, object] = {
             "batch": batch,
             "max_attempts": max_attempts,
             "concurrency": self.publisher.concurrency if concurrency is None else concurrency,
         }
         for name, number in given.items():
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ConfigurationError(f"{name}={number!r} is not valid: use 1 or more")
+            expect(is_whole(number), name, number, "use 1 or more")
         self._batch, self._max_attempts, self._backoff = batch, max_attempts, backoff
         self._concurrency = concurrency or self.publisher.concurrency
         self._notify = events.notifier(observers)

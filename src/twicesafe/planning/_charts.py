@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
+from .._values.quantities import duration_text, share_text
 from ._costs import cost_curve
 from ._plan import Plan
 
-__all__ = ["Chart", "as_percent", "charts", "cost_chart", "risk_chart", "spoken_duration", "svg"]
+__all__ = ["Chart", "charts", "cost_chart", "risk_chart", "svg"]
 
 LEFT, TOP, WIDE, HIGH, GAP = 76, 58, 520, 220, 78
 LEAST_RISK: Final = 1e-9
@@ -55,7 +56,7 @@ def risk_chart(plan: Plan) -> Chart:
         "Duplicates that come after the window",
         "share of duplicates, by window; both axes are logarithmic",
         points,
-        [(plan.window, f"window {spoken_duration(plan.window)}")],
+        [(plan.window, f"window {duration_text(plan.window)}")],
         percent=True,
     )
 
@@ -69,7 +70,7 @@ def cost_chart(plan: Plan) -> Chart:
         f"Cost per month on {plan.store}",
         "storage, fixed price and late duplicates, by window; both axes are logarithmic",
         [(each.window, max(each.total, least)) for each in found],
-        [(plan.best.window, f"best {spoken_duration(plan.best.window)}")],
+        [(plan.best.window, f"best {duration_text(plan.best.window)}")],
         percent=False,
     )
 
@@ -130,7 +131,7 @@ def _panel(chart: Chart, top: float) -> list[str]:
     for decade in range(0, decades + 1, max(1, -(-decades // 6))):
         value = y_low * 10**decade
         parts.append(f'<path class="grid" d="M{LEFT},{up(value):.1f} H{LEFT + WIDE}"/>')
-        shown = spoken_share(value) if chart.percent else f"{value:,g}"
+        shown = share_text(value) if chart.percent else f"{value:,g}"
         parts.append(_text(LEFT - 8, up(value) + 4, shown, "quiet", "end"))
     line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in chart.points)
     parts.append(f'<polyline class="curve" points="{line}"/>')
@@ -152,38 +153,3 @@ def _text(
         f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" '
         f'font-size="{size:g}">{escape(words)}</text>'
     )
-
-
-def spoken_share(value: float) -> str:
-    """A share as percent, as short as it can be: 2 %, 0.01 %, 1e-07 %."""
-    return f"{value * 100:.3g} %"
-
-
-def spoken_duration(value: float, up: bool = False) -> str:
-    """A duration in the form in which settings take it, in two units: 7d, 1h30m, 250ms.
-
-    ``up``: not shorter than the value, for a window that must reach its target.
-    """
-    if math.isinf(value):
-        return "never"
-    if up and value >= 1:
-        step = 3600 if value >= 86400 else 60 if value >= 3600 else 1
-        value = math.ceil(value / step) * step
-    if value < 1:
-        return f"{round(value * 1000)}ms"
-    left, shown = round(value), []
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, length)
-        if count:
-            shown.append(f"{count}{unit}")
-    return "".join(shown[:2]) or "0s"
-
-
-def as_percent(value: float) -> str:
-    """As many digits as are needed to tell it from 0 % and 100 %."""
-    percent = value * 100
-    for digits in range(1, 13):
-        shown = f"{percent:.{digits}f}"
-        if percent in (0.0, 100.0) or float(shown) not in (0.0, 100.0):
-            return f"{shown.rstrip('0').rstrip('.')} %"
-    return f"{percent:.2g} %"

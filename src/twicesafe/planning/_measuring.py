@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from .._values.quantities import percent_text
 from .._values.records import Cause, Record, State
 from .._values.settings import expect
 from ..errors import ConfigurationError
 from ..events import Event, Replayed, Started
 from ..stores._base import Finding
-from ._charts import as_percent
 from ._delays import ObservedDelays
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class DuplicateSample:
         if covered is None:
             return Finding("ok", "no duplicate was seen yet", "")
         level: Literal["ok", "warn"] = "warn" if self.late else "ok"
-        what = f"the window covers {as_percent(covered)} of the {total:,} duplicates seen"
+        what = f"the window covers {percent_text(covered)} of the {total:,} duplicates seen"
         return Finding(level, what, _LONGER if self.late else "")
 
     def delays(self) -> ObservedDelays:

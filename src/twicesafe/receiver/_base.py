@@ -58,8 +58,7 @@ class ReceiverBase:
     _tracer: CarefulTracer | None = None
     _activity: Any = None
     """What `health` looks at; only if there are observers."""
-    _breakers: list[Any]
-    """The circuit breaker, if there is one. It counts failed deliveries."""
+    _breaker: _BreakerObserver
     _fallback: Any = None
     _hidden: HiddenKeys | None = None
     """Hides the text of keys, if the store says so."""
@@ -86,17 +85,15 @@ class ReceiverBase:
         self._observed = observed
 
     def _notifier(self, observers: Sequence[events.Observer]) -> Callable[[events.Event], None]:
-        breakers: list[Any] = []
-        self._breakers = breakers
+        self._breaker = _BreakerObserver()
         self._durables = {}
-        counting = _BreakerObserver(breakers)
         if not observers:
-            return events.notifier([counting])
+            return events.notifier([self._breaker])
         from ..observers._activity import Activity
 
         self._activity = Activity()
         self._tracer = events.tracer_of(observers)
-        notify: Any = events.notifier([*observers, self._activity, counting])
+        notify: Any = events.notifier([*observers, self._activity, self._breaker])
         self._activity.renewed = notify.renew
         return notify  # type: ignore[no-any-return]
 
@@ -327,15 +324,16 @@ def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> Non
 
 
 class _BreakerObserver:
-    """Passes failed deliveries on to a breaker, which is made after the notifier."""
+    """Counts failed deliveries for the circuit breaker, if there is one. It is made after the notifier."""
 
-    def __init__(self, breakers: list[Any]) -> None:
-        self._breakers = breakers
+    guard: Any = None
+
+    def __init__(self) -> None:
         self.subscriptions = {events.StoreFailed: self, events.RenewalFailed: self}
 
     def __call__(self, event: events.Event) -> None:
-        for breaker in self._breakers:
-            breaker(event)
+        if self.guard is not None:
+            self.guard.delivery_failed()
 
 
 def fallback_of(receiver: Any, breaker: Breaker, open_it: Callable[[str], Any]) -> Any:

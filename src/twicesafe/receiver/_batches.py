@@ -12,10 +12,10 @@ from .._core.consuming.recovery import Recover, decide
 from .._core.handler_profile import HandlerProfile
 from .._values.keys import Key, KeyLike
 from .._values.outcomes import Failure, Outcome
-from ..errors import ConfigurationError
+from .._values.settings import expect, is_whole
 from ._base import ReceiverBase
 
-__all__ = ["calls_of", "merged", "whole"]
+__all__ = ["calls_of", "checked_concurrency", "merged"]
 
 
 def calls_of(
@@ -52,7 +52,6 @@ def merged(
     return [bad[index] if index in bad else next(good) for index in range(count)]
 
 
-def whole(concurrency: object) -> int:
-    if not isinstance(concurrency, int) or concurrency < 1:
-        raise ConfigurationError(f"concurrency={concurrency!r} is not valid: use 1 or more")
-    return concurrency
+def checked_concurrency(given: int) -> int:
+    expect(is_whole(given), "concurrency", given, "use 1 or more")
+    return given

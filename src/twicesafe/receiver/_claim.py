@@ -16,18 +16,17 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from .. import _forking
-from .._core.call import Call, cause_of
-from .._core.commands import Flow, Raised, Returned, Sleep
+from .._core.call import Call
+from .._core.claim_ends import give_back, hold
+from .._core.commands import Flow, Raised, Returned
 from .._core.delivery import admit_fast, admit_fast_async
 from .._core.driving import drive, drive_async
 from .._core.duplicates import outcome_of
 from .._core.handler_kind import refuse_coroutine
-from .._core.outcome_recording import without_payload
-from .._core.protocol import Abandon, Ack, Claimed, Fail
+from .._core.protocol import Claimed
 from .._core.settling import settle, settle_fast, settle_fast_async
 from .._values.context import ActiveClaim, active
-from ..errors import LeaseLostError, StoreError, StoreUnavailableError, UsageError
-from ..events import Held, StoreFailed
+from ..errors import LeaseLostError, UsageError
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -179,10 +178,10 @@ class _Claim(Generic[T]):
         return self._held
 
     def _releasing(self, retention: int | None = None) -> Flow[None]:
-        return _give_back(self._call, self._to_end(), retention)
+        return give_back(self._call, self._to_end(), retention)
 
     def _holding(self, why: str) -> Flow[None]:
-        return _hold(self._call, self._to_end(), why)
+        return hold(self._call, self._to_end(), why)
 
     def _completed(self, answer: Any, value: Any) -> None:
         self._done = self._completed_here = True
@@ -228,7 +227,7 @@ class _Claim(Generic[T]):
             return None  # the store may have recorded it: let the lease expire
         if error is not None:
             return settle(self._call, self._held, Raised(error))
-        return _give_back(self._call, self._held)
+        return give_back(self._call, self._held)
 
 
 def _is_same_store(one: Any, other: Any) -> bool:
@@ -239,44 +238,6 @@ def _is_same_store(one: Any, other: Any) -> bool:
 
 
 def _nothing() -> None: ...
-
-
-def _give_back(call: Call, claim: ActiveClaim, retention: int | None = None) -> Flow[None]:
-    claim.over = True
-    kept = call.policy.retention_ms if retention is None else retention
-    yield from _ask_three_times(call, Abandon(claim.key.id, claim.owner, kept))
-    claim.settled = True
-
-
-def _ask_three_times(call: Call, ask: Abandon | Fail) -> Flow[Any]:
-    """Ask the store up to three times, then notify observers of the outage and raise."""
-    for pause in (0.05, 0.2, None):
-        try:
-            return (yield ask)
-        except StoreUnavailableError as error:
-            if pause is None:
-                call.notify(StoreFailed(call.key, ask.op, cause_of(error)))
-                raise
-            yield Sleep(pause)
-    return None
-
-
-def _hold(call: Call, claim: ActiveClaim, why: str) -> Flow[None]:
-    policy = call.policy
-    ask = Fail(claim.key.id, claim.owner, claim.fence, 0, policy.max_attempts, policy.retention_ms)
-    ask.error, ask.hold = why, True
-    claim.over = True
-    try:
-        ack = yield from _ask_three_times(call, ask)
-    except StoreUnavailableError:
-        raise
-    except StoreError:
-        # Again without its reason: holding the key matters more.
-        ack = yield from _ask_three_times(call, without_payload(ask))
-    claim.settled = True
-    if ack is not Ack.OK:
-        raise LeaseLostError("another worker took over before it could be held", key=claim.key)
-    call.notify(Held(call.key, why))
 
 
 class Claim(_Claim[T]):

@@ -1,6 +1,5 @@
 """The completer: continues durable runs that were abandoned, have slept long enough, or got their signal.
 
-    receiver.complete_abandoned()               # once: everything that is due now
     with receiver.completer(every=1.0):         # a thread; AsyncReceiver: a task
         serve()
     receiver.completer().run()                  # in the foreground, until `stop`
@@ -16,39 +15,27 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from .._core.durable import run_operations
+from .._core.durable.run_operations import MOST
 from .._core.durable.run_requests import DueRun
-from .._forking import without_children
-from .._values.closed import require_open
-from .._values.context import key_scope
-from .._values.settings import Duration, seconds
-from ..errors import (
-    ConfigurationError,
-    CorruptRecordError,
-    DuplicateError,
-    SuspendedError,
-    TwicesafeError,
-)
-from ._base import ReceiverBase
-from ._batches import whole
+from .._values.settings import Duration, expect, seconds
+from ..errors import DuplicateError, SuspendedError, TwicesafeError
+from ._batches import checked_concurrency
 
 if TYPE_CHECKING:
     import asyncio
 
     from ._receiver import AsyncReceiver, Receiver
 
-__all__ = ["AsyncCompleter", "AsyncCompletes", "Completer", "Completes", "CompletionReport"]
+__all__ = ["AsyncCompleter", "Completer", "CompletionReport"]
 
 _log = logging.getLogger("twicesafe")
 
 _counting = threading.Lock()
-
-ROUND: Final = 1000
-"""Runs that one round finds, at most."""
 
 
 class CompletionReport(msgspec.Struct):
@@ -75,9 +62,14 @@ class CompletionReport(msgspec.Struct):
         ends = {type(None): "completed", SuspendedError: "suspended", DuplicateError: "skipped"}
         end = next((name for kind, name in ends.items() if isinstance(error, kind)), "failed")
         self.add(end)
-        if end == "failed":
-            foreign = not isinstance(error, TwicesafeError)
-            _log.warning("a durable run failed: %s", error, exc_info=error if foreign else None)
+        if error is not None and end == "failed":
+            _log_failure("a durable run failed: %s", error)
+
+    def count_unusable(self, run: DueRun, why: str, is_parked: bool) -> None:
+        """Count a run that cannot be run here. Another worker may have taken it before it was parked."""
+        self.add("parked" if is_parked else "skipped")
+        if is_parked:
+            _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
 
     def add(self, end: str) -> None:
         """Count one run. The threads of a completer share the report."""
@@ -85,167 +77,24 @@ class CompletionReport(msgspec.Struct):
             setattr(self, end, getattr(self, end) + 1)
 
 
-def _call_of(receiver: ReceiverBase, run: DueRun) -> tuple[Any, Any, str]:
-    """The durable function and the call of a run, or why there is none."""
-    durable = receiver._durable_of(run.function, run.key)
-    if durable is None:
-        return None, None, f"no durable function is named {run.function}"
-    try:
-        return durable, durable._resumed(run), ""
-    except CorruptRecordError as error:
-        return None, None, str(error)
-
-
-class Completes(ReceiverBase):
-    """The completer of `Receiver`."""
-
-    def complete_abandoned(self, limit: int = ROUND, *, concurrency: int = 1) -> CompletionReport:
-        """Run what is due now: at most ``limit`` runs, ``concurrency`` of them at once, in threads."""
-        return self._complete_round(limit, concurrency, CompletionReport())
-
-    def _complete_round(
-        self,
-        limit: int,
-        concurrency: int,
-        report: CompletionReport,
-        stops: Callable[[], bool] = lambda: False,
-    ) -> CompletionReport:
-        whole(concurrency)
-        due = self._find_due(limit)
-        if concurrency == 1 or len(due) < 2:
-            for run in due:
-                self._complete(run, report, stops)
-        else:
-            with ThreadPoolExecutor(concurrency, "twicesafe-completer") as pool:
-                for ended in [pool.submit(self._complete, run, report, stops) for run in due]:
-                    ended.result()
-        return report
-
-    def _find_due(self, limit: int) -> list[DueRun]:
-        find = run_operations.find_due(limit, self._resolved.lease_ms, self._durables)
-        return self._runtime.run(find)  # type: ignore[no-any-return]
-
-    def _complete(self, run: DueRun, report: CompletionReport, stops: Callable[[], bool]) -> None:
-        """If `stops()`, it starts no more runs. Runs that it found and did not start are found
-        again after a lease.
-        """
-        if stops():
-            return
-        try:
-            durable, call, why = _call_of(self, run)
-            if durable is None:
-                flow = run_operations.park_unusable(run, self._resolved, why)
-                if self._runtime.run(flow):
-                    report.add("parked")
-                    _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
-                else:
-                    report.add("skipped")
-                return
-            with without_children(), key_scope(*call.durable.around):
-                durable._answer(call)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # an error of the function: the other runs continue
-            report.count(error)
-        else:
-            report.count(None)
-
-    def completer(self, every: Duration = 1.0, *, concurrency: int = 8) -> Completer:
-        """Run what is due every ``every`` seconds, until `Completer.stop` or `close`."""
-        require_open(self._runtime.store)
-        return Completer(cast("Receiver", self), every, concurrency)
-
-
-class AsyncCompletes(ReceiverBase):
-    """The completer of `AsyncReceiver`."""
-
-    async def complete_abandoned(
-        self, limit: int = ROUND, *, concurrency: int = 1
-    ) -> CompletionReport:
-        """Run what is due now: at most ``limit`` runs, ``concurrency`` of them at once, in tasks."""
-        return await self._complete_round(limit, concurrency, CompletionReport())
-
-    async def _complete_round(
-        self,
-        limit: int,
-        concurrency: int,
-        report: CompletionReport,
-        stops: Callable[[], bool] = lambda: False,
-    ) -> CompletionReport:
-        import asyncio
-
-        slots = asyncio.Semaphore(whole(concurrency))
-        due = await self._find_due(limit)  # outside the group, which would wrap its error
-        async with asyncio.TaskGroup() as group:
-            for run in due:
-                group.create_task(self._complete(run, report, stops, slots))
-        return report
-
-    async def _find_due(self, limit: int) -> list[DueRun]:
-        find = run_operations.find_due(limit, self._resolved.lease_ms, self._durables)
-        return await self._runtime.run(find)  # type: ignore[no-any-return]
-
-    async def _complete(
-        self,
-        run: DueRun,
-        report: CompletionReport,
-        stops: Callable[[], bool],
-        slots: asyncio.Semaphore,
-    ) -> None:
-        """If `stops()`, it starts no more runs. Runs that it found and did not start are found
-        again after a lease.
-        """
-        async with slots:
-            if not stops():
-                await self._complete_one(run, report)
-
-    async def _complete_one(self, run: DueRun, report: CompletionReport) -> None:
-        import asyncio
-
-        try:
-            durable, call, why = _call_of(self, run)
-            if durable is None:
-                flow = run_operations.park_unusable(run, self._resolved, why)
-                if await self._runtime.run(flow):
-                    report.add("parked")
-                    _log.warning("a durable run was parked: key=%s %s", run.key.short, why)
-                else:
-                    report.add("skipped")
-                return
-            with without_children(), key_scope(*call.durable.around):
-                await durable._answer(call)
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # an error of the function: the other runs continue
-            report.count(error)
-        else:
-            report.count(None)
-
-    def completer(self, every: Duration = 1.0, *, concurrency: int = 8) -> AsyncCompleter:
-        """Run what is due every ``every`` seconds, until `AsyncCompleter.stop` or `close`."""
-        require_open(self._runtime.store)
-        return AsyncCompleter(cast("AsyncReceiver", self), every, concurrency)
-
-
 class _CompleterBase:
     def __init__(self, receiver: Any, every: Duration, concurrency: int) -> None:
-        self._receiver, self._concurrency = receiver, whole(concurrency)
+        self._receiver, self._concurrency = receiver, checked_concurrency(concurrency)
         self._every = seconds(every, "every")
-        if self._every < 0.01:
-            raise ConfigurationError(f"every={every!r} is not valid: use at least 0.01 seconds")
-        self._report_to(CompletionReport(), _log_failed)
+        expect(self._every >= 0.01, "every", every, "use at least 0.01 seconds")
+        self._report_to(CompletionReport(), partial(_log_failure, "completer error: %s"))
 
     def _report_to(
         self,
         report: CompletionReport,
         on_error: Callable[[Exception], None],
-        limit: int = run_operations.MOST,
+        limit: int = MOST,
     ) -> None:
         """`on_error`: what to do if the store does not answer. `limit`: how many runs one search
         finds at most; other nodes do not get them before a lease is over.
         """
         self._report, self._on_error = report, on_error
-        self._limit = min(limit, run_operations.MOST)
+        self._limit = min(limit, MOST)
 
 
 class Completer(_CompleterBase):
@@ -269,7 +118,7 @@ class Completer(_CompleterBase):
     def _keep_looking(self, pool: ThreadPoolExecutor) -> None:
         left: set[Future[None]] = set()
         while not self._stopped.is_set():
-            if len(left) < self._concurrency:  # runs that take long keep only their own slots
+            if len(left) < self._concurrency:  # long runs keep only their own slots
                 left.update(pool.submit(self._complete, run) for run in self._find_due())
             is_full = len(left) >= self._concurrency
             if not is_full:
@@ -329,9 +178,7 @@ class AsyncCompleter(_CompleterBase):
         slots = asyncio.Semaphore(self._concurrency)
         async with asyncio.TaskGroup() as group:
             while not self._stopped:
-                if (
-                    len(self._left) < self._concurrency
-                ):  # runs that take long keep only their own slots
+                if len(self._left) < self._concurrency:  # long runs keep only their own slots
                     for run in await self._find_due():
                         flow = self._receiver._complete(run, self._report, self._stops, slots)
                         self._left.add(group.create_task(flow))
@@ -391,6 +238,6 @@ class AsyncCompleter(_CompleterBase):
         await self.stop()
 
 
-def _log_failed(error: BaseException) -> None:
-    foreign = not isinstance(error, TwicesafeError)
-    _log.warning("completer error: %s", error, exc_info=error if foreign else None)
+def _log_failure(what: str, error: BaseException) -> None:
+    foreign = not isinstance(error, TwicesafeError)  # not our own error: log its traceback
+    _log.warning(what, error, exc_info=error if foreign else None)

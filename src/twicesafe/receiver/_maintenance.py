@@ -27,8 +27,8 @@ from .._core.sample_schedule import SampleSchedule
 from .._values.clocks import since_boot
 from .._values.keys import Key
 from .._values.policy import Backoff, Policy
-from .._values.settings import Duration, seconds
-from ..errors import ConfigurationError, StillInProgressError, TwicesafeError
+from .._values.settings import Duration, expect, seconds
+from ..errors import StillInProgressError, TwicesafeError
 from ..events import StoreSampled
 from ._base import ReceiverBase
 from ._operator_flows import sampled
@@ -51,8 +51,7 @@ class RoundTimer:
         self, every: Duration, limit: int | None, park_after: Duration | None = None
     ) -> None:
         self.every = seconds(every, "every")
-        if self.every < 0.05:
-            raise ConfigurationError(f"every={every!r} is not valid: use at least 0.05 seconds")
+        expect(self.every >= 0.05, "every", every, "use at least 0.05 seconds")
         self.limit = limit
         self.samples = SampleSchedule(0.0, since_boot)
         self._park_after = None if park_after is None else seconds(park_after, "park_after")

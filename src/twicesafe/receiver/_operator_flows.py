@@ -19,6 +19,7 @@ from .._core.searching import Conditions, Question, conditions, named_ids, toget
 from .._core.unkept_results import too_large
 from .._values.clocks import wall_clock
 from .._values.keys import Key
+from .._values.quantities import counted
 from .._values.records import Record, ReencryptReport, State, Stats
 from .._values.settings import Duration, expect, seconds
 from .._values.steps import SIGNAL
@@ -126,7 +127,7 @@ class OperatorFlows(ReceiverBase):
         # Twice, because nothing is rewritten that the audit log does not know of: it may break halfway.
         report = yield from operations.reencrypt(cipher, limit, after, audited, steps)
         if report.rewritten:
-            counts = _counted(report.rewritten, "answer"), _counted(report.examined, "record")
+            counts = counted(report.rewritten, "answer"), counted(report.examined, "record")
             yield from audited(" of ".join(counts))
         return report
 
@@ -179,14 +180,10 @@ def unread(stats: Stats) -> list[Finding]:
     return [Finding("warn", what, remedy)]
 
 
-def _counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
-
-
 def warn_of_unreadable(ids: Collection[str]) -> None:
     _log.warning(
         "left out %s: damaged, or written by a newer version (%s)",
-        _counted(len(ids), "unreadable record"),
+        counted(len(ids), "unreadable record"),
         named_ids(ids),
     )
 

@@ -25,9 +25,9 @@ from ..errors import StoreUnavailableError, UsageError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, default_url, open_async_store, open_store
 from ._base import fallback_of, value_or_raise
-from ._batches import calls_of, merged, whole
+from ._batches import calls_of, checked_concurrency, merged
 from ._claim import AsyncClaim, Claim
-from ._completer import AsyncCompletes, Completes
+from ._completion import AsyncCompletes, Completes
 from ._decorator import AsyncDecorator, Decoration, Decorator
 from ._durable import AsyncDurables, Durables
 from ._inspection import AsyncInspection, Inspection
@@ -73,7 +73,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
         self._runtime = BlockingRuntime(store, notify=notify, cache=cache)
         if breaker is not None:
             self._fallback = fallback_of(self, breaker, open_store)
-            self._breakers.append(self._runtime.break_circuit(breaker, self._fallback))
+            self._breaker.guard = self._runtime.break_circuit(breaker, self._fallback)
 
     @classmethod
     def open(
@@ -143,7 +143,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
             profile.check(handler, (None,), {})
         batch = list(messages)
         calls, bad = calls_of(self, batch, handler, key, profile)
-        flow = deliver_many(calls, whole(concurrency))
+        flow = deliver_many(calls, checked_concurrency(concurrency))
         answers = self._runtime.run(flow) if calls else []
         return merged(len(batch), calls, answers, bad)
 
@@ -237,7 +237,7 @@ class AsyncReceiver(
         self._runtime = EventLoopRuntime(store, notify=notify, cache=cache)
         if breaker is not None:
             self._fallback = fallback_of(self, breaker, open_async_store)
-            self._breakers.append(self._runtime.break_circuit(breaker, self._fallback))
+            self._breaker.guard = self._runtime.break_circuit(breaker, self._fallback)
 
     @classmethod
     def open(
@@ -312,7 +312,7 @@ class AsyncReceiver(
             profile.check(handler, (None,), {})
         batch = list(messages)
         calls, bad = calls_of(self, batch, handler, key, profile)
-        flow = deliver_many(calls, whole(concurrency))
+        flow = deliver_many(calls, checked_concurrency(concurrency))
         answers = await self._runtime.run(flow) if calls else []
         return merged(len(batch), calls, answers, bad)
 

@@ -41,7 +41,7 @@ from .._core.protocol import (
 )
 from .._core.record_filter import matches
 from .._forking import RenewedLock
-from .._values.clocks import since_boot, wall_clock
+from .._values.clocks import steady_wall_clock
 from .._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ..errors import ConfigurationError
 from ._base import AsyncStore, Capabilities, Finding, Store
@@ -68,7 +68,7 @@ class MemoryStore(MemoryRuns, Store):
         self._audit: dict[bytes, list[AuditEntry]] = {}
         self._floor = 0
         self._lock = RenewedLock()
-        self._now = now or _steady_clock()
+        self._now = now or steady_wall_clock()
         super().__init__()
 
     @classmethod
@@ -262,8 +262,3 @@ class AsyncMemoryStore(AsyncStore):
 
     async def close(self) -> None:
         self._store.close()
-
-
-def _steady_clock() -> Callable[[], int]:
-    offset = wall_clock() - int(since_boot() * 1000)
-    return lambda: int(since_boot() * 1000) + offset

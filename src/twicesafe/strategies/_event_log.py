@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .._transactions import Dialect, async_of, of
+from .._transactions import Dialect
 from .._values.canonical import canonical
 from .._values.codecs import DEFAULT_CODEC
 from .._values.keys import Key
@@ -37,7 +37,18 @@ from ..errors import (
 )
 from ..stores._base import Program
 from ..stores._urls import identifier
-from ._statements import NAME, Place, change, create, name, query, stored, text_of
+from ._statements import (
+    NAME,
+    Place,
+    change,
+    create,
+    name,
+    perform,
+    perform_async,
+    query,
+    stored,
+    text_of,
+)
 
 __all__ = ["Appended", "AsyncEventLog", "Event", "EventLog"]
 
@@ -268,9 +279,7 @@ class EventLog(_Log):
 
     def create(self, connection: Any) -> None:
         """Create the tables if they are missing. (MySQL commits when a table is created.)"""
-        mine = of(connection)
-        mine.check()
-        mine.run(create(mine, self.table, self.schema(mine.dialect)))
+        perform(connection, create, self.table, self.schema)
 
     def append(
         self,
@@ -283,9 +292,7 @@ class EventLog(_Log):
         id: str | Key | None = None,  # noqa: A002
     ) -> Appended:
         """Append one event. ``expected_version=0``: the stream does not exist yet."""
-        mine = of(connection)
-        mine.check()
-        return mine.run(self._append(mine, stream, event, type, expected_version, id))
+        return perform(connection, self._append, stream, event, type, expected_version, id)
 
     def read(
         self,
@@ -297,9 +304,7 @@ class EventLog(_Log):
         declared: Any = Any,
     ) -> list[Event]:
         """Return the events of one stream after this version, in order."""
-        mine = of(connection)
-        mine.check()
-        return mine.run(self._read(mine, stream, after, limit, declared))
+        return perform(connection, self._read, stream, after, limit, declared)
 
 
 class AsyncEventLog(_Log):
@@ -307,9 +312,7 @@ class AsyncEventLog(_Log):
 
     async def create(self, connection: Any) -> None:
         """Create the tables if they are missing. (MySQL commits when a table is created.)"""
-        mine = async_of(connection)
-        await mine.check()
-        await mine.run(create(mine, self.table, self.schema(mine.dialect)))
+        await perform_async(connection, create, self.table, self.schema)
 
     async def append(
         self,
@@ -322,9 +325,9 @@ class AsyncEventLog(_Log):
         id: str | Key | None = None,  # noqa: A002
     ) -> Appended:
         """Append one event. ``expected_version=0``: the stream does not exist yet."""
-        mine = async_of(connection)
-        await mine.check()
-        return await mine.run(self._append(mine, stream, event, type, expected_version, id))
+        return await perform_async(
+            connection, self._append, stream, event, type, expected_version, id
+        )
 
     async def read(
         self,
@@ -336,6 +339,4 @@ class AsyncEventLog(_Log):
         declared: Any = Any,
     ) -> list[Event]:
         """Return the events of one stream after this version, in order."""
-        mine = async_of(connection)
-        await mine.check()
-        return await mine.run(self._read(mine, stream, after, limit, declared))
+        return await perform_async(connection, self._read, stream, after, limit, declared)

@@ -15,11 +15,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .._transactions import Dialect, async_of, of
+from .._transactions import Dialect
 from ..errors import UsageError
 from ..stores._base import Program
 from ..stores._urls import identifier
-from ._statements import NAME, Place, change, create, insert_once, name, query, stored
+from ._statements import (
+    NAME,
+    Place,
+    change,
+    create,
+    insert_once,
+    name,
+    perform,
+    perform_async,
+    query,
+    stored,
+)
 
 __all__ = ["AsyncHighWaterMarks", "HighWaterMarks"]
 
@@ -75,21 +86,15 @@ class HighWaterMarks(_Marks):
 
     def create(self, connection: Any) -> None:
         """Create the table if it is missing. (MySQL commits when a table is created.)"""
-        mine = of(connection)
-        mine.check()
-        mine.run(create(mine, self.table, self.schema(mine.dialect)))
+        perform(connection, create, self.table, self.schema)
 
     def advance(self, connection: Any, producer: str, sequence: int) -> bool:
         """Return True if this is new, and raise the mark to it; False if it was done before."""
-        mine = of(connection)
-        mine.check()
-        return mine.run(self._advance(mine, producer, sequence))
+        return perform(connection, self._advance, producer, sequence)
 
     def at(self, connection: Any, producer: str) -> int | None:
         """Return the highest sequence that was done; None: none yet."""
-        mine = of(connection)
-        mine.check()
-        return mine.run(self._at(mine, producer))
+        return perform(connection, self._at, producer)
 
 
 class AsyncHighWaterMarks(_Marks):
@@ -97,18 +102,12 @@ class AsyncHighWaterMarks(_Marks):
 
     async def create(self, connection: Any) -> None:
         """Create the table if it is missing. (MySQL commits when a table is created.)"""
-        mine = async_of(connection)
-        await mine.check()
-        await mine.run(create(mine, self.table, self.schema(mine.dialect)))
+        await perform_async(connection, create, self.table, self.schema)
 
     async def advance(self, connection: Any, producer: str, sequence: int) -> bool:
         """Return True if this is new, and raise the mark to it; False if it was done before."""
-        mine = async_of(connection)
-        await mine.check()
-        return await mine.run(self._advance(mine, producer, sequence))
+        return await perform_async(connection, self._advance, producer, sequence)
 
     async def at(self, connection: Any, producer: str) -> int | None:
         """Return the highest sequence that was done; None: none yet."""
-        mine = async_of(connection)
-        await mine.check()
-        return await mine.run(self._at(mine, producer))
+        return await perform_async(connection, self._at, producer)

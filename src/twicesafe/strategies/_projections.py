@@ -15,11 +15,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from .._core.handler_kind import expect_done
+from .._core.operations import check_limit
 from .._transactions import Dialect, async_of, of
-from ..errors import StoreError, UsageError
+from ..errors import StoreError
 from ..stores._base import Program
 from ._event_log import AsyncEventLog, Event, EventLog, event_of
-from ._statements import Place, change, insert_once, name, query, stored
+from ._statements import (
+    Place,
+    change,
+    insert_once,
+    name,
+    perform,
+    perform_async,
+    query,
+    stored,
+)
 
 __all__ = ["AsyncProjection", "Projection"]
 
@@ -58,8 +68,7 @@ class _Follower:
         return rows[0][0], rows[0][1]
 
     def _next(self, place: Place, limit: int) -> Program[list[Event]]:
-        if type(limit) is not int or limit < 1:
-            raise UsageError(f"limit={limit!r} is not valid: use 1 or more")
+        check_limit(limit)
         tick, n = yield from self._take(place)
         if place.dialect == "postgresql":
             yield from self._check(place, tick)
@@ -120,14 +129,10 @@ class Projection(_Follower):
 
     def rewind(self, connection: Any, to: Position = START) -> None:
         """Apply all events after this position again; by default from the start."""
-        mine = of(connection)
-        mine.check()
-        mine.run(self._rewind(mine, to))
+        perform(connection, self._rewind, to)
 
     def position(self, connection: Any) -> Position:
-        mine = of(connection)
-        mine.check()
-        return mine.run(self._at(mine))
+        return perform(connection, self._at)
 
 
 class AsyncProjection(_Follower):
@@ -157,11 +162,7 @@ class AsyncProjection(_Follower):
 
     async def rewind(self, connection: Any, to: Position = START) -> None:
         """Apply all events after this position again; by default from the start."""
-        mine = async_of(connection)
-        await mine.check()
-        await mine.run(self._rewind(mine, to))
+        await perform_async(connection, self._rewind, to)
 
     async def position(self, connection: Any) -> Position:
-        mine = async_of(connection)
-        await mine.check()
-        return await mine.run(self._at(mine))
+        return await perform_async(connection, self._at)

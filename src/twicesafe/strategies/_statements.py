@@ -6,11 +6,11 @@ existing row from a failed insert, and never leaves a PostgreSQL transaction abo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 from .._engines.sql.commands import Change, Query, dollars
-from .._transactions import AsyncTransaction, Dialect, Transaction
+from .._transactions import AsyncTransaction, Dialect, Transaction, async_of, of
 from .._transactions.driver_errors import causes
 from ..errors import StoreError, TwicesafeError, UsageError
 from ..stores._base import Program
@@ -23,11 +23,15 @@ __all__ = [
     "create",
     "insert_once",
     "name",
+    "perform",
+    "perform_async",
     "places",
     "query",
     "stored",
     "text_of",
 ]
+
+T = TypeVar("T")
 
 Place: TypeAlias = Transaction | AsyncTransaction
 """Where a program runs: the transaction of the caller, with its dialect and placeholders."""
@@ -83,13 +87,27 @@ def places(count: int) -> str:
     return ", ".join("?" * count)
 
 
-def create(place: Place, table: str, statements: Iterable[str]) -> Program[None]:
+def perform(connection: Any, program: Callable[..., Program[T]], *args: Any) -> T:
+    """Run ``program(place, *args)`` in the open transaction of this connection."""
+    place = of(connection)
+    place.check()
+    return place.run(program(place, *args))
+
+
+async def perform_async(connection: Any, program: Callable[..., Program[T]], *args: Any) -> T:
+    """The async version of `perform`."""
+    place = async_of(connection)
+    await place.check()
+    return await place.run(program(place, *args))
+
+
+def create(place: Place, table: str, schema: Callable[[Dialect], Sequence[str]]) -> Program[None]:
     if place.dialect == "mysql":  # its IF NOT EXISTS causes a warning, which the caller would see
         there = "SELECT 1 FROM information_schema.tables"
         where = "table_schema = database() AND table_name = ?"
         if (yield query(place, f"{there} WHERE {where}", [table])):
             return
-    for statement in statements:
+    for statement in schema(place.dialect):
         yield Change(statement)
 
 

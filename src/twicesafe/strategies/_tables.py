@@ -15,11 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._transactions import async_of, of
 from ..errors import UsageError
 from ..stores._base import Program
 from ..stores._urls import identifier
-from ._statements import Place, change, check_conflict, insert_once, places
+from ._statements import (
+    Place,
+    change,
+    check_conflict,
+    insert_once,
+    perform,
+    perform_async,
+    places,
+)
 
 __all__ = ["AsyncTable", "Table"]
 
@@ -96,9 +103,7 @@ class Table(_Named):
 
     def insert_once(self, connection: Any, row: Mapping[str, Any]) -> bool:
         """Insert the row, unless there is one with this key. Returns True if it was inserted."""
-        mine = of(connection)
-        mine.check()
-        return mine.run(self._insert_once(mine, row))
+        return perform(connection, self._insert_once, row)
 
     def update_if_version(
         self, connection: Any, key: Any, values: Mapping[str, Any], *, version: int
@@ -106,15 +111,11 @@ class Table(_Named):
         """Set values and raise the version by one. Returns False if the row has another version, or
         does not exist.
         """
-        mine = of(connection)
-        mine.check()
-        return mine.run(self._update_if_version(mine, key, values, version))
+        return perform(connection, self._update_if_version, key, values, version)
 
     def put(self, connection: Any, row: Mapping[str, Any]) -> None:
         """Insert the row, or overwrite the one with this key."""
-        mine = of(connection)
-        mine.check()
-        mine.run(self._put(mine, row))
+        perform(connection, self._put, row)
 
 
 class AsyncTable(_Named):
@@ -122,9 +123,7 @@ class AsyncTable(_Named):
 
     async def insert_once(self, connection: Any, row: Mapping[str, Any]) -> bool:
         """Insert the row, unless there is one with this key. Returns True if it was inserted."""
-        mine = async_of(connection)
-        await mine.check()
-        return await mine.run(self._insert_once(mine, row))
+        return await perform_async(connection, self._insert_once, row)
 
     async def update_if_version(
         self, connection: Any, key: Any, values: Mapping[str, Any], *, version: int
@@ -132,12 +131,8 @@ class AsyncTable(_Named):
         """Set values and raise the version by one. Returns False if the row has another version, or
         does not exist.
         """
-        mine = async_of(connection)
-        await mine.check()
-        return await mine.run(self._update_if_version(mine, key, values, version))
+        return await perform_async(connection, self._update_if_version, key, values, version)
 
     async def put(self, connection: Any, row: Mapping[str, Any]) -> None:
         """Insert the row, or overwrite the one with this key."""
-        mine = async_of(connection)
-        await mine.check()
-        await mine.run(self._put(mine, row))
+        await perform_async(connection, self._put, row)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from ..._values.keys import chance, new_owner
-from ..._values.settings import Duration, seconds
-from ...errors import ConfigurationError, text_of
+from ..._values.settings import Duration, expect, seconds
+from ...errors import text_of
 from ..resolved_policy import ResolvedPolicy
 
 __all__ = ["DeadLetter", "Recover", "Retry", "decide", "default_recovery"]
@@ -34,8 +34,7 @@ class Retry(Exception):  # noqa: N818 - a decision, not an error
     def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
         super().__init__(reason or ASKED)
         self.after = None if after is None else seconds(after, "after")
-        if self.after is not None and self.after < 0:
-            raise ConfigurationError(f"after={after!r} is not valid: use 0 or more seconds")
+        expect((self.after or 0) >= 0, "after", after, "use 0 or more seconds")
 
 
 class DeadLetter(Exception):  # noqa: N818 - a decision, not an error

@@ -11,7 +11,7 @@ from ..._values.records import Row, State
 from ..._values.steps import StepState
 from ...errors import UsageError
 from ..commands import Flow
-from ..operations import check_operator, operate
+from ..operations import check_limit, check_operator, operate
 from ..protocol import Claimed, Read, Release, Verdict
 from ..resolved_policy import ResolvedPolicy
 from .run_requests import (
@@ -38,8 +38,7 @@ MOST: Final = 100
 
 def find_due(limit: int, pause: int, functions: Iterable[str]) -> Flow[list[DueRun]]:
     """Up to `limit` runs that are due. Looking moves on those that are not, so it may take several."""
-    if type(limit) is not int or limit < 1:
-        raise UsageError(f"limit={limit!r} is not valid: use 1 or more")
+    check_limit(limit)
     found: list[DueRun] = []
     known = tuple(functions)
     while len(found) < limit:

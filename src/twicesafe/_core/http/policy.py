@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from ..._values.codecs import Codec
 from ..._values.policy import Backoff, Policy
-from ..._values.settings import Duration, expect, refuse_unknown, seconds
+from ..._values.settings import Duration, expect, is_whole, refuse_unknown, seconds
 from ..._values.signed_key import SIGNATURE_HEADER, SignatureCheck
 from ...errors import ConfigurationError
 from .fingerprint import FingerprintHow
@@ -253,10 +253,6 @@ def _is_token(value: object) -> bool:
     return isinstance(value, str) and _TOKEN.fullmatch(value) is not None
 
 
-def _whole(value: object, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
 def _check(policy: HttpPolicy) -> None:
     names = [("aliases", name) for name in policy.aliases]
     names += [("keep_headers", name) for name in policy.keep_headers]
@@ -310,9 +306,9 @@ def _check_numbers(policy: HttpPolicy) -> None:
     ):
         value = getattr(policy, name)
         remedy = f"use a whole number from {least} to {most}"
-        expect(_whole(value, least, most), name, value, remedy)
+        expect(is_whole(value, least, most), name, value, remedy)
     for status in policy.release:
-        expect(_whole(status, 300, 599), "release", status, "use statuses from 300 to 599")
+        expect(is_whole(status, 300, 599), "release", status, "use statuses from 300 to 599")
     for name in ("wait", "linger"):
         value = getattr(policy, name)
         expect(seconds(value) >= 0, name, value, "use 0 or more seconds")

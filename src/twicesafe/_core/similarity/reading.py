@@ -50,7 +50,7 @@ KEPT: Final = 128
 MAX_WORDS: Final = 512
 """Different words of a text that are remembered, to look for names."""
 STEM: Final = 4
-"""First letters of a word that count as a feature of their own."""
+"""First letters of a word that count as a separate feature."""
 MAX_MEANINGS: Final = 16
 """Texts of a request that are embedded: a vector takes 1 KB, and as long as a whole short request by words."""
 _NO_SKETCH: Final = array("q")

@@ -166,7 +166,7 @@ def read_text(text: str) -> Text:
 def visible(text: str) -> str:
     """As a reader sees it: one form of each character, without invisible ones.
 
-    Superscripts and the like become ids of their own: 10² is not 102.
+    Superscripts and the like become separate ids: 10² is not 102.
     """
     if text.isascii():
         return text

@@ -1,7 +1,7 @@
 """The flow of one tool call, as commands. It decides; `_edges.tool_guard` performs.
 
     approve    only if the rule asks for it: has a person said yes to exactly these arguments? The approval
-               is a durable run of its own, which is suspended until the signal comes
+               is a separate durable run, which is suspended until the signal comes
     claim      replay | refuse | run; a held key is looked up by the rule's probe first
     run        how the tool ends decides how the key ends:
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from ..._core.driving import drive
 from ..._core.protocol import Request
 from ..._forking import in_child
-from ..._values.clocks import since_boot, wall_clock
+from ..._values.clocks import steady_wall_clock
 from ..._values.drivers import require
 from ...stores._base import Capabilities, Finding, Program, Store
 from ...stores._batching import error_for_each
@@ -44,13 +44,8 @@ class Parts:
     ) -> None:
         self.settings = settings
         self.router = Router(settings)
-        self.programs = EtcdPrograms(settings.prefix, leases or Leases(), clock or steady_clock())
-
-
-def steady_clock() -> Callable[[], int]:
-    """For the times that people read: the wall clock of the first moment, continued without its steps."""
-    offset = wall_clock() - int(since_boot() * 1000)
-    return lambda: int(since_boot() * 1000) + offset
+        clock = clock or steady_wall_clock()  # for the times that people read
+        self.programs = EtcdPrograms(settings.prefix, leases or Leases(), clock)
 
 
 def stubs(channel: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _UNIQUE: Final[_Explained] = (
 _PLACE: Final[_Explained] = (
     ConfigurationError,
     (
-        "{where}: no store can be in this collection ({text}); use a collection of its own, not a view; if it "
+        "{where}: no store can be in this collection ({text}); use a separate collection, not a view; if it "
         "is sharded, then by _id"
     ),
 )

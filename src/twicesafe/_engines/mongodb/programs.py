@@ -54,7 +54,7 @@ class MongodbPrograms(SweepAndSearch):
         return (yield from program)
 
     def claim(self, ask: ClaimRequest) -> Program[Claimed]:
-        """Like `settle` for a key without a record, but a repeat, which finds one, builds no row of its own."""
+        """Like `settle` for a key without a record, but a repeat, which finds one, builds no new row."""
         now = self.clock.now()
         found = yield insert_claim(ask, now)
         if found is None:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..._core.inbox_flow import Enter, Entered, Leave
+from ..._core.inbox_requests import Enter, Entered, Leave
 from ..._core.protocol import Claimed, Verdict
 from ..._values.records import Row
 from ...errors import AtomicityBrokenError, TooLargeError

@@ -1,6 +1,6 @@
 """The async PostgreSQL stores: psycopg 3 or asyncpg, with the same programs.
 
-Each event loop has four connections of its own (`LoopConnections`), each with one program at a time. One
+Each event loop has its own four connections (`LoopConnections`), each with one program at a time. One
 is for claims, one for ends (complete, fail), one for claims of keys that an open transaction locks, and
 one for all other work. Calls that arrive while a connection is busy share its next statement
 (`AsyncBatcher`). They are opened on first use; the first one also checks the schema.

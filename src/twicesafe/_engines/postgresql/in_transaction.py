@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ..._core import inbox_flow as inbox
-from ..._core.inbox_flow import DeferredWrite, Enter, Entered, Leave
+from ..._core import inbox_requests as inbox
+from ..._core.inbox_requests import DeferredWrite, Enter, Entered, Leave
 from ..._core.protocol import Claimed, Verdict
 from ...errors import StillInProgressError, StoreUnavailableError
 from ...stores._base import Program

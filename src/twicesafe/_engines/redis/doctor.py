@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ...stores._base import Finding, Program
-from .routing import PlainCommand
+from .routed_commands import PlainCommand
 from .servers import info_fields
 from .settings import Settings
 

@@ -28,7 +28,7 @@ from ...errors import ConfigurationError, CorruptRecordError, StoreUnavailableEr
 from ...stores._base import Program
 from .key_search import KeySearch
 from .record_layout import row_of
-from .routing import ScriptCall
+from .routed_commands import ScriptCall
 from .scripts import Script
 
 __all__ = ["MARK", "DueIndex"]

@@ -16,7 +16,7 @@ from ..._values.records import AuditEntry, SweepReport, moment
 from ...errors import ConfigurationError, StoreError
 from ...stores._base import Program
 from ..sql.commands import STATES
-from .routing import PlainCommand, ScriptCall
+from .routed_commands import PlainCommand, ScriptCall
 from .scripts import Scripts
 
 __all__ = ["KeyScans", "entries_of"]

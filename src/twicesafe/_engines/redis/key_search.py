@@ -17,7 +17,7 @@ from ..._values.records import AuditEntry, Row, Stats
 from ...stores._base import Program
 from .key_scans import KeyScans
 from .record_scan import RecordScan
-from .routing import ScriptCall
+from .routed_commands import ScriptCall
 from .scan_questions import QUESTIONS, rows_of
 
 __all__ = ["KeySearch"]

@@ -27,7 +27,8 @@ from ...stores._base import Program
 from ...stores._batching import AsyncBatcher, Uncancellable, uncancellable
 from .async_connection import AsyncLink
 from .error_messages import explain
-from .routing import PlainCommand, RoundTrip, may_repeat
+from .routed_commands import PlainCommand, may_repeat
+from .servers import RoundTrip
 from .settings import Address
 from .store import BATCH, QUICK
 

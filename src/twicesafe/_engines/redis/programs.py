@@ -36,7 +36,7 @@ from ..sql.commands import CAUSES, number_of, scope_text
 from .arguments import ACKS, MOVED, fail_values, fence_of, milliseconds, only_if, operator_text
 from .error_messages import MigratingError
 from .record_layout import row_of
-from .routing import ScriptCall
+from .routed_commands import ScriptCall
 from .run_programs import RedisRuns
 from .scan_questions import QUESTIONS
 from .scripts import Scripts

@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from ..._values.records import Row
 from ...stores._base import Program
 from .key_scans import KeyScans
-from .routing import Overlapped, Packed, PlainCommand, ScriptCall, slot_of
+from .routed_commands import Overlapped, PlainCommand, ScriptCall
+from .servers import Packed, slot_of
 
 __all__ = ["NODES", "SLICE", "RecordScan", "RecordSlice", "ScanQuestion"]
 

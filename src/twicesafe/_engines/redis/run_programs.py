@@ -30,7 +30,7 @@ from ..sql.step_rows import NUMBER_OF_KIND, NUMBER_OF_STATE
 from .arguments import ACKS, MOVED, fail_values, milliseconds, only_if, operator_text
 from .due_index import DueIndex
 from .record_layout import row_of
-from .routing import PlainCommand, ScriptCall
+from .routed_commands import PlainCommand, ScriptCall
 from .run_layout import steps_of
 
 __all__ = ["RedisRuns"]

@@ -30,7 +30,7 @@ from .record_layout import (
     row_of,
 )
 from .record_scan import RecordSlice
-from .routing import PlainCommand
+from .routed_commands import PlainCommand
 
 if TYPE_CHECKING:
     from .key_search import KeySearch

@@ -17,9 +17,10 @@ from .doctor import examine
 from .error_messages import explain
 from .key_scans import COMPACT
 from .programs import RedisPrograms
-from .routing import PlainCommand, RoundTrip, Router, may_repeat
+from .routed_commands import PlainCommand, may_repeat
+from .routing import Router
 from .scripts import Scripts
-from .servers import WHO_ARE_YOU, Line, Packed, Servers, by_line, count_of
+from .servers import WHO_ARE_YOU, Line, Packed, RoundTrip, Servers, by_line, count_of
 from .settings import Address, Settings
 from .wakeups import Waiter, WakeupListener
 

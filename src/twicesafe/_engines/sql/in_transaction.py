@@ -12,10 +12,10 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 
-from ..._core import inbox_flow as inbox
+from ..._core import inbox_requests as inbox
 from ..._core import lifecycle
 from ..._core.durable.run_requests import RecordStep
-from ..._core.inbox_flow import DeferredWrite, Enter, Entered, Leave
+from ..._core.inbox_requests import DeferredWrite, Enter, Entered, Leave
 from ..._core.protocol import Ack, Claimed, Renew, Verdict
 from ..._values.records import Row
 from ...stores._base import Program

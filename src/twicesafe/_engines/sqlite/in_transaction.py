@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..._core.inbox_flow import Enter, Entered, Leave
+from ..._core.inbox_requests import Enter, Entered, Leave
 from ..._core.protocol import Verdict
 from ...errors import AtomicityBrokenError
 from ...stores._base import Program

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..._core import lifecycle
 from ..._core.durable.run_requests import RecordStep
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Renew, Request, Verdict
-from ..._values.clocks import since_boot, wall_clock
+from ..._values.clocks import since_boot_ms, wall_clock
 from ..._values.records import Row, State
 from ...errors import StoreError
 from ...stores._base import Program
@@ -43,7 +43,6 @@ __all__ = [
     "SqliteRecordsSchema",
     "SqliteSchema",
     "agreed_offset",
-    "clock_from",
     "known_offset",
 ]
 
@@ -312,15 +311,6 @@ def _whole_result(records: str, results: str) -> str:
 # --- the store's clock -------------------------------------------------------------------------
 
 
-def clock_from(offset: int) -> Callable[[], int]:
-    """The milliseconds since the boot, plus this offset."""
-
-    def now() -> int:
-        return int(since_boot() * 1000) + offset
-
-    return now
-
-
 def known_offset(table: str, boot: str) -> Program[int | None]:
     """The offset of this boot in milliseconds; None: no process has set it yet."""
     rows = yield Query(f"SELECT boot, clock FROM {table}_meta")
@@ -334,6 +324,6 @@ def agreed_offset(table: str, records: str, boot: str) -> Program[int]:
         return known
     latest = yield Query(f"SELECT changed_at FROM {records} ORDER BY n DESC LIMIT 1")
     newest = latest[0][0] if latest else 0
-    offset = max(wall_clock(), newest) - int(since_boot() * 1000)
+    offset = max(wall_clock(), newest) - since_boot_ms()
     yield Change(f"UPDATE {table}_meta SET boot = ?, clock = ?", (boot, offset))
     return offset

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from ..._values.clocks import boot_id, wall_clock
+from ..._values.clocks import boot_id, clock_from, wall_clock
 from ...stores._base import Capabilities, Finding, Program, Progress, Store
 from ...stores._threaded_store import ThreadedStore
 from ...stores._urls import identifier, options_of
@@ -31,7 +31,6 @@ from .programs import (
     SqliteRecordsSchema,
     SqliteSchema,
     agreed_offset,
-    clock_from,
     known_offset,
 )
 from .requests import SqliteRequests

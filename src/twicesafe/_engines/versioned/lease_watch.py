@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from ..._forking import RenewedLock
-from ..._values.clocks import since_boot, wall_clock
+from ..._values.clocks import since_boot_ms, wall_clock
 from ..._values.records import Row, State
 from .record import Versioned, granted
 
@@ -29,10 +29,6 @@ __all__ = ["GivenClock", "LeaseWatch", "ServiceClock"]
 
 MOST: Final = 10_000
 """Records in progress that are watched. A forgotten one is watched from the start."""
-
-
-def _steady() -> int:
-    return int(since_boot() * 1000)
 
 
 class ServiceClock:
@@ -43,7 +39,7 @@ class ServiceClock:
     """
 
     def __init__(
-        self, wall: Callable[[], int] = wall_clock, steady: Callable[[], int] = _steady
+        self, wall: Callable[[], int] = wall_clock, steady: Callable[[], int] = since_boot_ms
     ) -> None:
         self.steady = steady
         self._offset = wall() - steady()

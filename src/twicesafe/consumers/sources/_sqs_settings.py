@@ -49,7 +49,7 @@ def check_queue(
         yield SourceProblem(
             f"{queue} deduplicates by content: of two messages with equal bodies within 5 minutes SQS "
             "drops one, and a producer's retry after 5 minutes is a new message",
-            "let producers send a MessageDeduplicationId of their own",
+            "let producers choose the MessageDeduplicationId",
         )
 
 

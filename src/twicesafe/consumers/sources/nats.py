@@ -123,13 +123,7 @@ class JetStreamSource(ConnectionSource):
         from nats.aio.client import Client
 
         client = self._connection = Client()
-        await client.connect(
-            self._url,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            error_cb=_quiet,
-            closed_cb=self._hung_up,
-        )
+        await self._open(client, closed_cb=self._hung_up)
         durable = await self._durable_of(client.jetstream(timeout=self._timeout))
         if durable.created != self._created:
             self._created = durable.created
@@ -138,6 +132,15 @@ class JetStreamSource(ConnectionSource):
         self.ack_wait = min([config.ack_wait, *(config.backoff or ())])
         self.most_held = config.max_ack_pending if config.max_ack_pending > 0 else MOST
         self._inbox = self._confirmed_at = None
+
+    async def _open(self, client: Any, **callbacks: Any) -> None:
+        await client.connect(
+            self._url,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            error_cb=_quiet,
+            **callbacks,
+        )
 
     async def peek(self, most: int) -> list[Message] | None:
         """The oldest messages, if the durable consumer does not exist yet: `look` must not create it.
@@ -149,9 +152,7 @@ class JetStreamSource(ConnectionSource):
 
         client, found = Client(), list[Message]()
         async with self._looking(client, at_length=True):
-            await client.connect(
-                self._url, allow_reconnect=False, max_reconnect_attempts=1, error_cb=_quiet
-            )
+            await self._open(client)
             jetstream = client.jetstream(timeout=self._timeout)
             await self._check_stream(jetstream)
             with contextlib.suppress(NotFoundError):
@@ -372,9 +373,7 @@ class JetStreamSource(ConnectionSource):
 
         client = Client()
         async with self._looking(client):
-            await client.connect(
-                self._url, allow_reconnect=False, max_reconnect_attempts=1, error_cb=_quiet
-            )
+            await self._open(client)
             jetstream = client.jetstream(timeout=self._timeout)
             found = await jetstream.consumer_info(self._stream, self._durable)
         active = getattr(found.delivered, "last_active", None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ..._core.inbox_flow import Enter, Entered, Leave
+from ..._core.inbox_requests import Enter, Entered, Leave
 from ..._core.protocol import Claimed, ClaimRequest, Complete, Fail, Read, Verdict
 from ..._values.keys import Key
 from ..._values.records import State
