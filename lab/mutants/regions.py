@@ -5,11 +5,10 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
-from twicesafe._core.protocol import Ack, Adopt, RaiseFences
+from twicesafe._core.protocol import Ack, RaiseFences
 from twicesafe._core.regions import claiming, epochs, failover, following, pausing, settling
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
@@ -50,11 +49,6 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
     patch(lifecycle, "adopt", anyhow)
 
 
-@mutant("a region in doubt is copied", STUDY, first=35_842)
-def doubt_does_not_pause_followers(patch: Patch) -> None:
-    patch(following, "in_doubt", lambda known: ())
-
-
 # --- who may start -------------------------------------------------------------------------------
 
 
@@ -77,7 +71,7 @@ def the_lease_starts_at_the_answer(patch: Patch) -> None:
     )
 
 
-@mutant("a claim that is won is not compared with the register again", STUDY, first=4_100)
+@mutant("a claim that is won is not compared with the register again", STUDY)
 def no_second_look(patch: Patch) -> None:
     claim, confirmed = claiming.claim, claiming._confirmed
 
@@ -131,7 +125,7 @@ def unfinished_copies_are_taken_over(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("a claim without a decision is taken for decided", STUDY, first=2_800)
+@mutant("a claim without a decision is taken for decided", STUDY, first=2_000)
 def undecided_claims_are_decided(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
 
@@ -141,30 +135,12 @@ def undecided_claims_are_decided(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("a claim that is sent again takes its own record for a decided one", STUDY)
-def a_repeated_claim_is_decided(patch: Patch) -> None:
-    patch(claiming.Region, "doubts", lambda self, owner, epoch, row: False)
-
-
 @mutant("a claim that took over is given back as if no work had begun", STUDY)
 def takeovers_are_given_back(patch: Patch) -> None:
     patch(claiming, "_took_over", lambda answer: False)
 
 
-@mutant("a key that ran in doubt in an older epoch is not counted when it runs again", STUDY)
-def older_doubts_are_forgotten(patch: Patch) -> None:
-    in_doubt = claiming._in_doubt
-    asked: list[Epoch] = []
-
-    def noted(epoch: Epoch, key: Any, row: Any) -> bool:
-        asked[:] = [epoch]
-        return in_doubt(epoch, key, row)
-
-    patch(claiming, "_in_doubt", noted)
-    patch(claiming, "_was_in_doubt", lambda row: claiming.is_decided(asked[0], row))
-
-
-@mutant("a key whose record could not be read is new", STUDY, first=1_200)
+@mutant("a key whose record could not be read is new", STUDY)
 def unreadable_records_are_forgotten(patch: Patch) -> None:
     patch(failover, "_uncopied", lambda epoch, found: ())
 
@@ -203,51 +179,9 @@ def late_claims_are_copied(patch: Patch) -> None:
     patch(following, "late_bounds", lambda source, target: [])
 
 
-@mutant("a follower copies late claims that were given back", STUDY)
+@mutant("a follower copies late claims that were given back", STUDY, first=6_000)
 def late_claims_that_were_given_back_are_copied(patch: Patch) -> None:
     patch(pausing, "CLOSED", (*pausing.CLOSED, State.RELEASED))
-
-
-@mutant("a store does not say that a home is being moved to it", STUDY)
-def moves_are_not_announced(patch: Patch) -> None:
-    def silent(*_: Any) -> Any:
-        yield from ()
-
-    patch(failover, "announce", silent)
-
-
-@mutant("a store says that the base of its epoch is above all fences", STUDY)
-def the_base_is_too_high(patch: Patch) -> None:
-    serve = pausing.serve
-    patch(
-        failover,
-        "serve",
-        lambda place, home, epoch, now: serve(place, home, replace(epoch, base=1 << 60), now),
-    )
-
-
-@mutant(
-    "a closed epoch is opened by the operator who closed it, although another has closed it again",
-    STUDY,
-)
-def closed_epochs_have_two_operators(patch: Patch) -> None:
-    closed = failover._closed
-
-    def shared(move: Any, document: bytes) -> Any:
-        epoch = msgspec.json.decode(document, type=Epoch)
-        return (epoch, document) if epoch.closed else (yield from closed(move, document))
-
-    patch(failover, "_closed", shared)
-
-
-@mutant("a pass of a move goes on after another operator has moved the keys", STUDY)
-def overtaken_passes_go_on(patch: Patch) -> None:
-    patch(settling.Settling, "refuse_overtaken", lambda self, target: None)
-
-
-@mutant("a cut is chosen by a clock that is behind the one of the last cut", STUDY)
-def cuts_go_back(patch: Patch) -> None:
-    patch(failover, "_cut", lambda move, epoch: move.now() + move.lease + move.skew)
 
 
 @mutant("an epoch is opened without raising the fences of its store", STUDY)
@@ -320,41 +254,12 @@ def a_switch_settles_nothing(patch: Patch) -> None:
     patch(failover, "_copied", unsettled)
 
 
-@mutant("settling leaves a claim without a decision as it is", STUDY)
+@mutant("settling leaves a claim without a decision as it is", STUDY, first=6_000)
 def settling_trusts_undecided_claims(patch: Patch) -> None:
     def silent(*_: Any) -> Any:
         yield from ()
 
     patch(settling, "_doubt_row", silent)
-
-
-@mutant("a pass goes on after a change that is newer than its beginning", STUDY)
-def a_slow_pass_hides_records(patch: Patch) -> None:
-    follow = following.follow
-    names = {**vars(following), "min": lambda newest, began: newest}
-    hasty = FunctionType(follow.__code__, names, "follow", follow.__defaults__)
-    hasty.__kwdefaults__ = follow.__kwdefaults__
-    patch(following, "follow", hasty)
-    patch(failover, "follow", hasty)
-
-
-@mutant("only the report of settling says that both regions worked", STUDY, first=1_800)
-def repeats_are_only_reported(patch: Patch) -> None:
-    learn_row = settling._learn_row
-
-    def unmarked(seen: Any, row: Any, here: Any, epoch: Epoch) -> Any:
-        flow, reply = learn_row(seen, row, here, epoch), None
-        while True:
-            try:
-                command = flow.send(reply)
-            except StopIteration as end:
-                return end.value
-            if type(command.request) is Adopt:
-                plain = replace(command.request.row, error=row.error)
-                command = command._replace(request=replace(command.request, row=plain))
-            reply = yield command
-
-    patch(settling, "_learn_row", unmarked)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)
