@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
-from twicesafe._core.protocol import Ack, Adopt, RaiseFences
-from twicesafe._core.regions import claiming, epochs, failover, following, settling
+from twicesafe._core.protocol import Ack, RaiseFences
+from twicesafe._core.regions import claiming, epochs, failover, following, pausing, settling
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
 from twicesafe._values.records import State
@@ -49,15 +49,6 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
     patch(lifecycle, "adopt", anyhow)
 
 
-@mutant("a region in doubt is copied", STUDY, first=35_842)
-def doubt_does_not_pause_followers(patch: Patch) -> None:
-    def none(place: str) -> Any:
-        yield from ()
-        return ()
-
-    patch(following, "homes_in_doubt", none)
-
-
 # --- who may start -------------------------------------------------------------------------------
 
 
@@ -80,7 +71,7 @@ def the_lease_starts_at_the_answer(patch: Patch) -> None:
     )
 
 
-@mutant("a claim that is won is not compared with the register again", STUDY, first=4_100)
+@mutant("a claim that is won is not compared with the register again", STUDY)
 def no_second_look(patch: Patch) -> None:
     claim, confirmed = claiming.claim, claiming._confirmed
 
@@ -134,7 +125,7 @@ def unfinished_copies_are_taken_over(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("a claim without a decision is taken for decided", STUDY, first=2_800)
+@mutant("a claim without a decision is taken for decided", STUDY, first=2_000)
 def undecided_claims_are_decided(patch: Patch) -> None:
     in_doubt = claiming._in_doubt
 
@@ -144,7 +135,12 @@ def undecided_claims_are_decided(patch: Patch) -> None:
     patch(claiming, "_in_doubt", trusting)
 
 
-@mutant("a key whose record could not be read is new", STUDY, first=1_200)
+@mutant("a claim that took over is given back as if no work had begun", STUDY)
+def takeovers_are_given_back(patch: Patch) -> None:
+    patch(claiming, "_took_over", lambda answer: False)
+
+
+@mutant("a key whose record could not be read is new", STUDY)
 def unreadable_records_are_forgotten(patch: Patch) -> None:
     patch(failover, "_uncopied", lambda epoch, found: ())
 
@@ -178,13 +174,14 @@ def a_switch_does_not_wait(patch: Patch) -> None:
     patch(failover, "_until", at_once)
 
 
-@mutant("a follower copies late claims over what the new region has begun", STUDY, first=99_400)
+@mutant("a follower copies late claims over what the new region has begun", STUDY)
 def late_claims_are_copied(patch: Patch) -> None:
-    def all_of_them(seen: Any, rows: Any) -> Any:
-        yield from ()
-        return rows
+    patch(following, "late_bounds", lambda source, target: [])
 
-    patch(following, "_without_late_claims", all_of_them)
+
+@mutant("a follower copies late claims that were given back", STUDY, first=6_000)
+def late_claims_that_were_given_back_are_copied(patch: Patch) -> None:
+    patch(pausing, "CLOSED", (*pausing.CLOSED, State.RELEASED))
 
 
 @mutant("an epoch is opened without raising the fences of its store", STUDY)
@@ -238,23 +235,31 @@ def settling_begins_too_late(patch: Patch) -> None:
     patch(following, "learn", nothing)
 
 
-@mutant("only the report of settling says that both regions worked", STUDY, first=1_800)
-def repeats_are_only_reported(patch: Patch) -> None:
-    learn_row = settling._learn_row
+@mutant("settling finds no answer that is older than the last pass", STUDY)
+def old_answers_are_not_learned(patch: Patch) -> None:
+    def nothing(*_: Any) -> Any:
+        yield from ()
 
-    def unmarked(seen: Any, row: Any, here: Any, epoch: Epoch) -> Any:
-        flow, reply = learn_row(seen, row, here, epoch), None
-        while True:
-            try:
-                command = flow.send(reply)
-            except StopIteration as end:
-                return end.value
-            if type(command.request) is Adopt:
-                plain = replace(command.request.row, error=row.error)
-                command = command._replace(request=replace(command.request, row=plain))
-            reply = yield command
+    patch(following, "learn", nothing)
 
-    patch(settling, "_learn_row", unmarked)
+
+@mutant("a switch does not settle what is in doubt", STUDY)
+def a_switch_settles_nothing(patch: Patch) -> None:
+    copied = failover._copied
+
+    def unsettled(move: Any, source: str, settling: Any = None, older: Any = None) -> Any:
+        switching = settling is not None and settling.high is None
+        return (yield from copied(move, source, None if switching else settling, older))
+
+    patch(failover, "_copied", unsettled)
+
+
+@mutant("settling leaves a claim without a decision as it is", STUDY, first=6_000)
+def settling_trusts_undecided_claims(patch: Patch) -> None:
+    def silent(*_: Any) -> Any:
+        yield from ()
+
+    patch(settling, "_doubt_row", silent)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)

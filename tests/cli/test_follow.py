@@ -17,7 +17,7 @@ from tests.regions.test_unreadable_records import damage
 from twicesafe import Key, Receiver
 from twicesafe._core.protocol import Adopt
 from twicesafe._core.regions.epochs import key_of
-from twicesafe._core.regions.pausing import pause
+from twicesafe._core.regions.pausing import announce, pause
 from twicesafe.errors import StoreError
 from twicesafe.regions._performing import perform
 from twicesafe.stores.memory import MemoryStore
@@ -67,6 +67,16 @@ def test_a_source_in_doubt_is_not_copied_and_the_status_says_so(line: Line, sour
     assert "is in doubt about the keys of eu" in ran.err
     with Receiver.open(line.url) as receiver:
         assert receiver.record("k1") is None
+
+
+def test_unfinished_work_that_is_left_out_during_a_move_is_reported(line: Line, source: str):
+    with Receiver.open(line.url) as receiver:
+        perform(announce("here", key_of("default", "eu"), 2, 1), {"here": receiver.store})
+    with Receiver.open(source) as receiver, receiver.claim("slow"):
+        ran = line("follow", "--from", source, "--to", line.url, "--once", store=False)
+    assert ran.status == 1
+    assert "3 copied" in ran.out
+    assert "did not copy 1 unfinished record" in ran.err
 
 
 def test_a_target_that_takes_no_copies_is_refused(line: Line, source: str, etcd_url: str):

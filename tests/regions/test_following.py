@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 
 import pytest
 
@@ -10,8 +11,10 @@ from tests.regions.worlds import PAIRS, Places
 from twicesafe import (
     ConfigurationError,
     CorruptRecordError,
+    Key,
     Policy,
     Receiver,
+    ResultUnavailableError,
     StoreUnavailableError,
     UnsupportedByStoreError,
 )
@@ -68,6 +71,53 @@ def test_every_record_is_copied_as_it_is(places: Places, pair: tuple[str, str]):
         record = receiver.record("forgotten")
         assert record is not None
         assert record.state == "forgotten"
+
+
+@pytest.mark.parametrize("pair", [*PAIRS, ("etcd", "valkey")], ids="-".join)
+def test_a_forgotten_key_is_copied_to_a_store_that_never_knew_it(
+    places: Places, pair: tuple[str, str]
+):
+    source, target = (places.url(kind) for kind in pair)
+    with Receiver.open(source, scope=("shop",)) as receiver:
+        receiver.process("secret", lambda: 1)
+        receiver.forget("secret", by="ann")
+        with Follower.open(source, target, name="eu") as follower:
+            report = follower.once()
+            assert (report.copied, report.skipped, report.unreadable) == (1, 0, ())
+    assert not set(rows(target)) - {""}
+    with Receiver.open(target, scope=("shop",)) as receiver:
+        with pytest.raises(ResultUnavailableError):
+            receiver.process("secret", boom)
+        record = receiver.record("secret")
+        assert record is not None
+        assert (record.state, record.value, record.result_bytes) == ("forgotten", "", None)
+
+
+@pytest.mark.parametrize("target", ["memory", "sqlite"])
+def test_a_key_that_an_older_version_forgot_is_named_until_its_record_is_gone(
+    places: Places, target: str
+):
+    """It erased half of the id, so only a store that knows the key can be told."""
+    source, url = places.url("sqlite"), places.url(target)
+    with Receiver.open(source) as receiver:
+        for name in ("known", "unknown"):
+            receiver.process(name, lambda: 1)
+            if name == "known":
+                with Follower.open(source, url, name="eu") as follower:
+                    assert follower.once().copied == 1
+            receiver.forget(name, by="ann")
+    connection = sqlite3.connect(source.removeprefix("sqlite:///"))
+    with connection:
+        connection.execute("UPDATE twicesafe_keys SET owner = x''")
+    connection.close()
+    with Follower.open(source, url, name="eu") as follower:
+        for _ in range(2):
+            report = follower.once()
+            assert report.unreadable == (Key("unknown").id[:16].hex(),)
+    with Receiver.open(url) as receiver:
+        for name, state in (("known", "forgotten"), ("unknown", None)):
+            record = receiver.record(name)
+            assert (record and record.state) == state
 
 
 def test_a_newer_record_of_the_target_stays_and_is_counted(places: Places):

@@ -270,7 +270,7 @@ def test_a_move_that_died_halfway_can_be_taken_back_or_repeated(world: World):
         flow = epochs.look(key)
         places = {epochs.REGISTER: world.regions._register}
         _, document = perform(flow, places)
-        perform(epochs.change(key, document, closed=True), places)
+        perform(epochs.change(key, document, 1, closed=True), places)
 
     close()
     with pytest.raises(NotHomeError, match="are moving"):

@@ -16,7 +16,7 @@ from typing import Final
 
 from ..study import Study
 from .ledger import INVARIANTS
-from .plan import ACTS, FAULTS, INCIDENTS, draw
+from .plan import ACTS, FAULTS, INCIDENTS, LATE_CLAIMS, draw
 from .shrinking import smaller, written
 from .world import World
 
@@ -38,7 +38,7 @@ STUDY: Final = Study(
     written=written,
     wanted=(
         *(f"fault: {kind}" for kind in FAULTS),
-        *(f"incident: {kind}" for kind in INCIDENTS),
+        *(f"incident: {kind}" for kind in (*INCIDENTS, LATE_CLAIMS)),
         *(f"act: {kind} {end}" for kind in ACTS for end in ("done", "refused", "no answer")),
         *(f"doubt: {what}" for what in ("held", "ran", "done elsewhere")),
         *(f"settled: {what}" for what in ("learned", "twice")),

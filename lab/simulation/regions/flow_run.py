@@ -77,6 +77,8 @@ class FlowRun:
             self._fail()
             return
         late = fault.seconds if isinstance(fault, Fault) else 0.0
+        if kind != "late" and (seconds := world.lateness(self._side, store, request)):
+            kind, late = "late", seconds
         there = HOP + (late if kind == "late" else 0.0)
         world.after(there, None, self._arrive, store, request, kind, late)
         if kind in ("late", "answered late") and late > world.plan.time_limit:
@@ -95,7 +97,7 @@ class FlowRun:
             reply: Any = [world.apply(store, each) for each in request]
         else:
             reply = world.apply(store, request)
-        if kind == "reply lost":
+        if kind == "reply lost" or world.is_silent(self._side, store):
             self._fail()
         elif kind in ("late", "answered late") and late > world.plan.time_limit:
             pass  # its sender has given up

@@ -27,10 +27,12 @@ INVARIANTS: Final = Rules(
         "answers stay": "no request replaces an answer by a record without one",
         "new keys are above the base": "once an epoch is open, every new record in its region has a fence above its base",
         "epochs rise": "the epoch in the register only rises, and each is open in one region only",
+        "copies take no work": "no copy replaces a claim under which the region that serves has begun work",
         # at every start of a handler
         "nothing starts after the cut": "once the cut of a later epoch has passed, no worker starts under an older one",
         "fences rise with epochs": "a later epoch gives a key higher fences than every earlier one",
         "one start per fence": "no fence is given to two starts",
+        "one worker at a time": "in one epoch, no key starts again before the lease of an earlier start is over, unless its failure is on record",
         "keys in doubt are not run": "under hold, no key starts in two epochs, unless its failure is on record",
         # over the whole schedule
         "repeats are counted": "a key that started in two epochs, without a recorded failure, is recorded as in doubt, or was named when it was settled",
@@ -43,10 +45,15 @@ INVARIANTS: Final = Rules(
 broken = INVARIANTS.broken
 
 
+BESIDE: Final = 450
+"""Milliseconds after a start, in which no other start can have taken over: half of a lease, less a hop."""
+
+
 class Start(NamedTuple):
     epoch: int
     fence: int
     region: str
+    at: int = 0
 
 
 class Ledger:
@@ -77,6 +84,18 @@ class Ledger:
             broken("records never go back", f"{store}: {before.state} {here} became {there}")
         if ORDER[before.state] == ORDER[State.COMPLETED] > ORDER[after.state]:
             broken("answers stay", f"{store}: {before.state} became {after.state}")
+
+    def copied(self, store: str, before: Row, after: Row | None, now: int) -> None:
+        """A follower, or a move, has copied over a record."""
+        if (
+            after is None or after.owner == before.owner or before.state is not State.IN_PROGRESS
+            or before.lease_until <= now
+        ):  # fmt: skip
+            return
+        newest = max(self._opened, default=0)
+        for each in self.starts.get(before.id, ()):
+            if (each.epoch, each.region, each.fence) == (newest, store, before.fence):
+                broken("copies take no work", f"{store}: {each} became {after.state} {after.fence}")
 
     def made(self, store: str, after: Row) -> None:
         """A claim has made a record where there was none. A copy of an older one keeps its fence."""
@@ -122,6 +141,9 @@ class Ledger:
         )
         world.seen["start", what] += 1
         for each in before:
+            beside = each.epoch == epoch and now - each.at < BESIDE
+            if beside and (key.id, each.fence) not in self.failed:
+                broken("one worker at a time", f"{each}, and then {fence} in {region}")
             if each.fence == fence:
                 broken("one start per fence", f"{fence} in {each.region} and in {region}")
             if (each.epoch < epoch and each.fence > fence) or (
@@ -130,7 +152,7 @@ class Ledger:
                 broken("fences rise with epochs", f"{each} and then {fence} in epoch {epoch}")
         if unfinished - {epoch} and world.plan.unknown == "hold" and not self.given_up:
             broken("keys in doubt are not run", f"{before}, and {region} in {epoch}")
-        before.append(Start(epoch, fence, region))
+        before.append(Start(epoch, fence, region, now))
 
     def _unfinished(self, id_: bytes) -> set[int]:
         """The epochs whose last start has no recorded failure."""

@@ -32,7 +32,8 @@ def written(plan: Plan) -> list[str]:
     things += [(at, f"a pass{' back' * back} of the follower") for at, back in plan.passes]
     things += [(one.at, f"{one.kind} {one.target}, {one.seconds:g} s") for one in plan.incidents]
     lines = [
-        f"seed {plan.seed}: unknown keys: {plan.unknown}; time limit {plan.time_limit:g} s{', fences are times' * plan.timed}",
+        f"seed {plan.seed}: unknown keys: {plan.unknown}; time limit {plan.time_limit:g} s{', fences that are times: ' * any(plan.timed)}"
+        + " ".join(name for name, timed in zip(REGIONS, plan.timed, strict=True) if timed),
         f"clocks {plan.rates}, {plan.offsets}",
     ]
     lines += [f"  {at:7.3f} {what}" for at, what in sorted(things)]

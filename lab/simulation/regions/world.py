@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from twicesafe import Key
 from twicesafe._core.protocol import (
     Ack,
+    Adopt,
     Claimed,
     ClaimRequest,
     Complete,
@@ -21,7 +22,7 @@ from twicesafe._core.protocol import (
     Verdict,
 )
 from twicesafe._core.regions import claiming, failover, following
-from twicesafe._core.regions.epochs import REGISTER, SOURCE, TARGET, On, create, key_of
+from twicesafe._core.regions.epochs import REGISTER, SOURCE, TARGET, Epoch, On, create, key_of
 from twicesafe._core.regions.following import Copied
 from twicesafe._values.keys import new_owner
 from twicesafe._values.records import Row, State
@@ -33,7 +34,18 @@ from ..study import Say
 from ..virtual import Actor, VirtualWorld
 from .flow_run import FlowRun
 from .ledger import Ledger, broken
-from .plan import ACTS, KEYS, LEASE, QUIET, REGIONS, SKEW, Delivery, Plan
+from .plan import (
+    ACTS,
+    KEYS,
+    LATE_CLAIMS,
+    LEASE,
+    QUIET,
+    REGIONS,
+    SKEW,
+    WINDOW,
+    Delivery,
+    Plan,
+)
 
 __all__ = ["World"]
 
@@ -87,16 +99,19 @@ class World(VirtualWorld):
         super().__init__(plan, say)
         self.plan = plan
         places = (*REGIONS, REGISTER)
-        made = TimedStore if plan.timed else MemoryStore
         self.stores = {
-            name: made(now=partial(self._store_now, offset))
-            for name, offset in zip(places, plan.offsets, strict=False)
+            name: (TimedStore if timed else MemoryStore)(now=partial(self._clock, offset))
+            for name, timed, offset in zip(
+                places, (*plan.timed, any(plan.timed)), plan.offsets[:3], strict=True
+            )
         }
         self.ledger = Ledger(self)
         self._faults: dict[int, Fault] = {fault.nth: fault for fault in plan.faults}
         self._requests = itertools.count()
         self._numbers = itertools.count(1)
         self._cuts: dict[tuple[str, str], float] = {}
+        self._silent: dict[str, float] = {}
+        self._late: dict[str, tuple[float, float]] = {}
         self._operators: list[Actor] = []
         self._first_sent = {
             key: min((d.at for d in plan.deliveries if d.key == key), default=0.0)
@@ -111,7 +126,7 @@ class World(VirtualWorld):
     def wall(self) -> int:
         return int(self.now * 1000) + EPOCH
 
-    def _store_now(self, offset: int) -> int:
+    def _clock(self, offset: int) -> int:
         return self.wall() + offset
 
     def sent_at(self, key: Key) -> int:
@@ -140,6 +155,16 @@ class World(VirtualWorld):
     def is_cut(self, side: str, store: str) -> bool:
         return not self._quiet and self._cuts.get((side, store), 0.0) > self.now
 
+    def lateness(self, side: str, store: str, request: Any) -> float:
+        """Seconds by which this claim of a region arrives late."""
+        until, seconds = self._late.get(side, (0.0, 0.0))
+        late = side == store and type(request) is ClaimRequest and until > self.now
+        return seconds if late and not self._quiet else 0.0
+
+    def is_silent(self, side: str, store: str) -> bool:
+        """The requests of a region's workers reach its store, and no reply reaches them."""
+        return not self._quiet and side == store and self._silent.get(store, 0.0) > self.now
+
     def apply(self, store: str, request: Any) -> Any:
         held = self.stores[store]
         id_ = getattr(request, "id", b"")
@@ -155,6 +180,8 @@ class World(VirtualWorld):
             self.ledger.failed.add((request.id, request.fence))
         after = held._rows.get(id_)
         self.ledger.wrote(store, before, after, held._now())
+        if type(request) is Adopt and request.over is None and before is not None:
+            self.ledger.copied(store, before, after, held._now())
         if type(request) is ClaimRequest and before is None and after is not None:
             self.ledger.made(store, after)
         if store == REGISTER and type(request) in (Rewrite, Complete) and reply is Ack.OK:
@@ -180,10 +207,12 @@ class World(VirtualWorld):
         if worker.alive:
             key = ALL_KEYS[delivery.key]
             ask = ClaimRequest(key, new_owner(), CLAIM_LEASE, 100)
-            self.after(0.0, worker, self._claim, worker, ask, delivery, 1)
+            self.after(0.0, worker, self._claim, worker, ask, delivery, 1, self.now)
 
-    def _claim(self, worker: Worker, ask: ClaimRequest, delivery: Delivery, turn: int) -> None:
-        sent = self.now
+    def _claim(
+        self, worker: Worker, ask: ClaimRequest, delivery: Delivery, turn: int, sent: float
+    ) -> None:
+        """`sent`: the first time (P7)."""
         answered = partial(self._claimed, worker, ask, delivery, turn, sent)
         FlowRun(
             self, worker, worker.name, worker.stores, claiming.claim(worker.region, ask), answered
@@ -204,7 +233,7 @@ class World(VirtualWorld):
         if isinstance(answer, StoreUnavailableError):
             self.seen["answer", "no store"] += 1
             if turn < TRIES:  # the same claim again: P2, P10
-                self.after(0.05, worker, self._claim, worker, ask, delivery, turn + 1)
+                self.after(0.05, worker, self._claim, worker, ask, delivery, turn + 1, sent)
             return
         if isinstance(answer, CorruptRecordError):
             self.seen["answer", "damaged"] += 1
@@ -256,20 +285,22 @@ class World(VirtualWorld):
     def _serving(self) -> Any:
         return self._directly(failover.current(HOME))[0]
 
-    def _follow(self, back: bool) -> None:
+    def _follow(self, back: bool, done: Any = lambda found: None) -> None:
         source = self._serving().region
         source = REGIONS[source == "eu"] if back else source
         target = REGIONS[source == "eu"]
         places = {SOURCE: source, TARGET: target, REGISTER: REGISTER}
-        flow = following.follow(source, self.wall, overlap=OVERLAP, steps=False, page=PAGE)
-        FlowRun(self, self._follower, target, places, flow, lambda found: None)
+        clock = partial(self._clock, self.plan.offsets[6])
+        flow = following.follow(source, clock, overlap=OVERLAP, steps=False, page=PAGE)
+        FlowRun(self, self._follower, target, places, flow, done)
 
     def _act(self, kind: str, to: str, later: float = 0.0) -> None:
         """`later`: the operator is slow. What he looked at may have changed meanwhile."""
         epoch = self._serving()
         lease, skew = int(LEASE * 1000), int(SKEW * 1000)
         source = epoch.region
-        move = failover.Move(HOME, to, lease, skew, OVERLAP, self.wall, page=PAGE, source=source)
+        clock = partial(self._clock, self.plan.offsets[4 + len(self._operators) % 2])
+        move = failover.Move(HOME, to, lease, skew, OVERLAP, clock, page=PAGE, source=source)
         flow: Any
         if kind == "fail over":
             flow = failover.fail_over(move, 1e9)
@@ -305,6 +336,8 @@ class World(VirtualWorld):
             self.say(f"«      {kind}: {found}")
         if isinstance(found, Copied):
             self.ledger.settled(found, self._serving().number)
+        elif isinstance(found, Epoch) and not found.doubt:
+            self.ledger.passes[found.number] = found.copied_until
 
     def _happen(self, incident: Incident) -> None:
         kind, target, until = incident.kind, incident.target, self.now + incident.seconds
@@ -326,6 +359,12 @@ class World(VirtualWorld):
             other = REGIONS[worker.name == "eu"]
             for side in (other, ""):
                 self._cuts[side, worker.name] = until
+        elif kind == LATE_CLAIMS:
+            self._late[worker.name] = (self.now + WINDOW, incident.seconds)
+        elif kind == "no replies":
+            self._silent[worker.name] = until
+        elif kind == "follower frozen":
+            self._follower.paused_until = max(self._follower.paused_until, until)
         elif kind == "damaged record":
             where, key = self._serving().region, ALL_KEYS[target]
             if key.id in self.stores[where]._rows:
@@ -367,6 +406,7 @@ class World(VirtualWorld):
             if (name, key.id) not in self.damaged and not _is_over(rows.get(key.id))
         ]
         if not left:
+            self._follow(False, partial(self._passed, turn))
             return
         if turn > 20:
             broken("everything ends", f"{ALL_KEYS[left[0]].value} has no end in {name}")
@@ -374,18 +414,41 @@ class World(VirtualWorld):
             self._deliver(Delivery(0.0, number, REGIONS.index(name), 0.01))
         self.after(1.2, None, self._last_deliveries, turn + 1)
 
+    def _passed(self, turn: int, found: Any) -> None:
+        """Copies go on. If a move ended without its last write, the follower says so, and an operator repeats it."""
+        assert isinstance(found, Copied), found
+        epoch = self._serving()
+        here, there = (self.stores[each]._rows for each in (epoch.region, self._other(epoch)))
+        hidden = sum(  # a late claim is in their place, until the next move
+            id_ in there and there[id_].fence > row.fence and not _is_answered(there[id_])
+            for id_, row in here.items()
+        )
+        if found.late <= hidden and not found.in_doubt:
+            return
+        if turn > 20:
+            broken("everything ends", f"nothing is copied: {found}")
+        self._act("settle", self._serving().region)
+        self.after(1.5, None, self._last_deliveries, turn + 7)
+
+    def _other(self, epoch: Epoch) -> str:
+        return REGIONS[epoch.region == "eu"]
+
     def end(self) -> None:
         rows: dict[bytes, list[Row]] = {}
         for name in REGIONS:
             for id_, row in self.stores[name]._rows.items():
                 rows.setdefault(id_, []).append(row)
         epoch = self._serving()
-        other = self.stores[REGIONS[epoch.region == "eu"]]._rows
+        other = self.stores[self._other(epoch)]._rows
         for row in self.stores[epoch.region]._rows.values():
             self.seen["end", str(row.state)] += 1
             if not any((name, row.id) in self.damaged for name in REGIONS):
                 self.ledger.learned(row, other.get(row.id), epoch)
         self.ledger.close(rows)
+
+
+def _is_answered(row: Row) -> bool:
+    return row.state in (State.COMPLETED, State.FAILED)
 
 
 def _is_over(row: Row | None) -> bool:

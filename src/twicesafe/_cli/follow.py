@@ -61,8 +61,7 @@ def follow(
     """Copy records from one store to another, which may be of another kind, and keep copying.
 
     It never replaces a newer record in the target. So you can run it during deliveries, in two places at once, and
-    again after a crash: it continues after the last complete pass. With --json it prints one line per pass. Exit status 1 if a record cannot be read, the target refused one, or the source is in doubt after a
-    failover.
+    again after a crash: it continues after the last complete pass. With --json it prints one line per pass. Exit status 1 if a record cannot be read, the target refused one, an unfinished one is late, or the source is in doubt after a failover.
     Example: [cyan]twicesafe follow --from postgresql://eu/shop --to postgresql://us/shop --name eu[/]
     """
     screen = Screen(json)
@@ -109,10 +108,16 @@ def _problems(report: Copied, source: str, target: str) -> list[str]:
             f"{source} is in doubt about the keys of {', '.join(report.in_doubt)}: nothing is copied from it "
             "until regions.settle() has ended"
         )
+    if report.late:
+        found.append(
+            f"did not copy {counted(report.late, 'unfinished record')}: keys were moved to {target}, or are being moved. "
+            "If a switch or a failover was interrupted, repeat it; if only some keys were moved, copy with "
+            "regions.follower(), which knows them"
+        )
     if report.unreadable_count:
         found.append(
-            f"did not copy {_named(report.unreadable, report.unreadable_count)}: unreadable, because damaged "
-            "or written by a newer version; after a failover, keys without a copy are in doubt"
+            f"did not copy {_named(report.unreadable, report.unreadable_count)}: unreadable, because damaged, "
+            "written by a newer version, or forgotten by an older one; after a failover, keys without a copy are in doubt"
         )
     if report.failed_count:
         found.append(

@@ -125,7 +125,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about one key, without its secrets. ``repr`` does not show the key."""
 
     id: bytes
-    """The key's identity: 32 bytes, or the first 16 once it is forgotten (stores keep no more)."""
+    """The key's identity: 32 bytes, or the first 16 if an older version forgot the key."""
     scope: tuple[str, ...]
     """The key's scope; empty once the key is forgotten."""
     value: str

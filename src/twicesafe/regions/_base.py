@@ -23,10 +23,11 @@ from .._core.regions.epochs import (
 )
 from .._core.regions.failover import Move, current
 from .._core.regions.following import progress_of
+from .._core.regions.pausing import label_of
 from .._core.searching import MOST
 from .._values.clocks import since_boot, wall_clock
 from .._values.keys import Key
-from .._values.records import Record
+from .._values.records import Record, Row
 from .._values.settings import Duration, expect, seconds
 from ..errors import ConfigurationError, UsageError
 from ..stores._base import AsyncStore, Store
@@ -67,8 +68,8 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
     lags: dict[str, float | None]
     """Seconds that each other region is behind the one that serves; None: unknown."""
     uncopied: dict[str, int]
-    """Records that each other region lacks, because they cannot be read or were refused there. Their keys would be
-    in doubt after a failover."""
+    """Records that each other region lacks, because they cannot be read, were refused there or are late. Their keys
+    would be in doubt after a failover."""
     in_doubt: int
     """Records of the serving region that were in doubt: held, run nevertheless, or found to be done."""
 
@@ -134,6 +135,13 @@ class RegionsBase(Generic[S]):
     def home(self, key: Key) -> str:
         """The home of this key: the region that serves it until it is moved."""
         return self._region(self._home(key))
+
+    def _may_be_of(self, row: Row, label: str) -> bool:
+        """Whether the key of this record has this home. Those of other `Regions` are not known here."""
+        if label not in {label_of(key_of(self.name, each)) for each in self._homes}:
+            return True
+        home = self._home(Key(row.value, scope=row.scope, absolute=True))
+        return label == label_of(key_of(self.name, home))
 
     def _epoch_key(self, home: str) -> Key:
         return key_of(self.name, self._region(home))

@@ -16,6 +16,7 @@ from .._core.regions.epochs import SOURCE, TARGET, RegionFlow
 from .._core.regions.following import Copied, follow
 from .._values.clocks import wall_clock
 from .._values.keys import Key
+from .._values.records import Row
 from .._values.settings import Duration, expect, seconds
 from ..errors import StoreUnavailableError, UnsupportedByStoreError
 from ..stores._base import AsyncStore, Store
@@ -43,6 +44,8 @@ class _Following:
         self._overlap = round(seconds(overlap, "overlap") * 1000)
         expect(self._overlap >= 0, "overlap", overlap, "use 0 or more seconds")
         self._stores = {SOURCE: source, TARGET: target}
+        self._may_be_of: Callable[[Row, str], bool] = lambda row, label: True
+        """Whether the key of a record may have this home. `Regions` knows; the command does not."""
         self._owned: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
@@ -51,7 +54,14 @@ class _Following:
 
     def _pass(self, tell: Callable[[int], None] | None) -> RegionFlow[Copied]:
         steps = self._stores[SOURCE].capabilities.steps
-        return follow(self.name, wall_clock, overlap=self._overlap, steps=steps, tell=tell)
+        return follow(
+            self.name,
+            wall_clock,
+            overlap=self._overlap,
+            steps=steps,
+            may_be_of=self._may_be_of,
+            tell=tell,
+        )
 
 
 class Follower(_Following):

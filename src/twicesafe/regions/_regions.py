@@ -81,7 +81,9 @@ class Regions(RegionsBase[Store]):
     def follower(self, source: str, target: str) -> Follower:
         """A follower that copies the records of one region to another."""
         places = self._places(source, target)
-        return Follower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
+        found = Follower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
+        found._may_be_of = self._may_be_of
+        return found
 
     def fail_over(self, home: str, to: str, *, max_lag: Duration | None = None) -> Epoch:
         """Let another region serve the keys of this home, even if the old one cannot be reached.
@@ -175,7 +177,9 @@ class AsyncRegions(RegionsBase[AsyncStore]):
     def follower(self, source: str, target: str) -> AsyncFollower:
         """A follower that copies the records of one region to another."""
         places = self._places(source, target)
-        return AsyncFollower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
+        found = AsyncFollower(places[SOURCE], places[TARGET], name=source, overlap=self._overlap)
+        found._may_be_of = self._may_be_of
+        return found
 
     async def fail_over(self, home: str, to: str, *, max_lag: Duration | None = None) -> Epoch:
         """Let another region serve the keys of this home, even if the old one cannot be reached.

@@ -35,6 +35,7 @@ __all__ = [
     "Unknown",
     "claim",
     "finishing",
+    "held",
     "is_decided",
     "mark",
 ]
@@ -214,8 +215,14 @@ def _in_doubt(epoch: Epoch, key: Key, row: Row | None) -> bool:
         return row.cause is not Cause.OPERATOR
     if row.state is State.IN_PROGRESS:
         # A claim of this epoch that was not decided about is in doubt as before: its worker died.
-        return epoch.lacks(key) or row.fence <= epoch.base
+        return epoch.lacks(key) or row.fence <= epoch.base or _inherited(epoch, row)
     return row.state is State.RELEASED and epoch.lacks(key)
+
+
+def _inherited(epoch: Epoch, row: Row) -> bool:
+    """A claim that took over a record of an older epoch. Where fences are times it is above the base at once, also if
+    its worker died before it decided."""
+    return row.cause is Cause.LEASE_EXPIRED and row.created_at < epoch.cut
 
 
 def _took_over(answer: Claimed) -> bool:
@@ -242,8 +249,13 @@ def _mark(epoch: Epoch, key: Key) -> RegionFlow[None]:
     """A worker died before it could say why it holds this key."""
     row: Row | None = yield On(HERE, Read(key.id))
     if row is not None and row.state is State.HELD and not is_decided(epoch, row):
-        marked = replace(row, fence=row.fence + 1, error=mark(epoch, HELD))
-        yield On(HERE, Adopt(marked, over=row.fence))
+        yield On(HERE, Adopt(held(epoch, row), over=row.fence))
+
+
+def held(epoch: Epoch, row: Row) -> Row:
+    """The row, in doubt and held. Above the base, no unfinished copy of an older epoch replaces it: between a read of
+    it and a claim, it would become work that can be taken over."""
+    return replace(row, fence=max(row.fence, epoch.base) + 1, error=mark(epoch, HELD))
 
 
 def _doubted(
@@ -258,10 +270,15 @@ def _doubted(
         done = mark(epoch, PROBED)
         yield On(HERE, Complete(id_, ask.owner, fence, RETENTION, None, error=done))
         return (yield On(HERE, ask))  # type: ignore[no-any-return]  # what later deliveries get
-    held = mark(epoch, HELD)
-    yield On(HERE, Fail(id_, ask.owner, fence, 0, 1, RETENTION, held, hold=True))
-    reason = f"region {epoch.source!r} may have done it before the failover to {region.name!r}"
-    return Claimed(Verdict.HELD, closes=True, reason=reason)
+    row: Row | None = yield On(HERE, Read(id_))
+    if row is not None and row.owner == ask.owner and row.fence == fence:
+        closed = replace(held(epoch, row), state=State.HELD, lease_until=0, expires_at=0)
+        if (yield On(HERE, Adopt(closed, over=fence))) is Ack.OK:
+            reason = (
+                f"region {epoch.source!r} may have done it before the failover to {region.name!r}"
+            )
+            return Claimed(Verdict.HELD, closes=True, reason=reason)
+    return Claimed(Verdict.BUSY, wait=100)
 
 
 def _raised(

@@ -72,7 +72,8 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool = False
     """No region starts work: a failover or a switch is under way."""
     since: int = 0
-    """When it was opened; if it is closed: when that was."""
+    """When this was written: its region serves since then, or nothing does. It rises with every change, so it tells
+    which of two moves came later, whatever the clocks of their operators say."""
     cut: int = 0
     """Messages sent before this may have been worked on under an older epoch. 0: there is none."""
     base: int = 0
@@ -143,9 +144,10 @@ def put_document(place: str, key: Key, document: bytes) -> RegionFlow[bool]:
     return ack is Ack.OK
 
 
-def change(key: Key, before: bytes, **changes: Any) -> RegionFlow[tuple[Epoch, bytes]]:
-    """Replace the epoch that was read."""
-    after = replace(msgspec.json.decode(before, type=Epoch), **changes)
+def change(key: Key, before: bytes, now: int, **changes: Any) -> RegionFlow[tuple[Epoch, bytes]]:
+    """Replace the epoch that was read. No two changes write the same bytes."""
+    read = msgspec.json.decode(before, type=Epoch)
+    after = replace(read, since=max(now, read.since + 1), **changes)
     document = written(after)
     ack = yield On(REGISTER, Rewrite(key.id, State.COMPLETED, before, document))
     if ack is not Ack.OK:

@@ -10,6 +10,7 @@ old region may act on what the register said before, for one lease; `cut` is aft
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -18,9 +19,9 @@ from msgspec.structs import replace
 from ..._values.keys import Key
 from ...errors import ConfigurationError, StoreError, UsageError
 from ..protocol import Ack, RaiseFences
-from .epochs import TARGET, Epoch, On, RegionFlow, change, look
+from .epochs import SOURCE, TARGET, Epoch, On, RegionFlow, change, look
 from .following import LEFT, PAGE, Copied, Progress, follow, progress_of
-from .pausing import announce, pause, resume
+from .pausing import announce, pause, serve
 from .settling import Settling
 
 __all__ = ["Move", "Wait", "current", "fail_over", "settle", "switch"]
@@ -86,9 +87,9 @@ def fail_over(move: Move, max_lag: float) -> RegionFlow[Epoch]:
             f"is in doubt, repeat with max_lag={lag + 60:.0f} or more",
             key=move.key,
         )
-    document = yield from _closed(move, epoch, document)
-    yield from pause(TARGET, move.key, epoch.number + 1, move.now())
-    cut = move.now() + move.lease + move.skew
+    closed, document = yield from _closed(move, document)
+    yield from pause(TARGET, move.key, closed.since, move.now())
+    cut = _cut(move, epoch)
     return (
         yield from _opened(move, epoch, document, cut, before, copied_high=before.high, doubt=True)
     )
@@ -100,27 +101,39 @@ def switch(move: Move) -> RegionFlow[Epoch]:
         return epoch
     _refuse_moved(move, epoch.region)
     yield from _copied(move, epoch.region)  # most of it, while the old region works
-    yield from announce(TARGET, move.key, move.now())
-    document = yield from _closed(move, epoch, document)
-    cut = move.now() + move.lease + move.skew
+    closed, document = yield from _closed(move, document)
     try:
+        yield from announce(TARGET, move.key, closed.since, move.now())
+        cut = _cut(move, epoch)
         yield from _until(move, cut)
         # All its records are of epochs before the next.
-        served = replace(epoch, base=cut * 1000)
-        older = Settling(served, None, move.ours)
+        served = replace(closed, base=cut * 1000)
+        older = Settling(served, None, move.ours, move.key)
         rest = yield from _copied(move, epoch.region, older if epoch.cut else None, older)
     except (StoreError, UsageError):
-        yield from change(move.key, document, closed=False)
+        again, _ = yield from change(move.key, document, move.now(), closed=False)
+        with contextlib.suppress(
+            StoreError
+        ):  # until it is said, the target gets less than it could
+            yield from serve(SOURCE, move.key, again, move.now())
         raise
-    yield from resume(TARGET, move.key, epoch.number + 1, move.now())
-    return (yield from _opened(move, epoch, document, cut, rest, uncopied=_uncopied(epoch, rest)))
+    uncopied = _uncopied(epoch, rest)
+    opened = yield from _opened(move, epoch, document, cut, rest, uncopied=uncopied)
+    yield from serve(TARGET, move.key, opened, move.now())
+    return opened
 
 
 def look_or_reopen(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
     """A switch that did not end may be taken back: the old region serves its keys again."""
     epoch, document = yield from current(move.key)
     if epoch.closed and epoch.region == move.to:
-        return (yield from change(move.key, document, closed=False))
+        epoch, document = yield from change(move.key, document, move.now(), closed=False)
+        yield from serve(TARGET, move.key, epoch, move.now())
+        return epoch, document
+    if (
+        epoch.region == move.to and not epoch.doubt
+    ):  # the switch to it may have died before its last write
+        yield from serve(TARGET, move.key, epoch, move.now())
     return (yield from _checked(move))
 
 
@@ -133,12 +146,12 @@ def settle(move: Move, lost: bool) -> RegionFlow[Copied]:
     found = Copied()
     if epoch.doubt and not lost:
         yield from _until(move, epoch.cut)  # what the old region starts is in its store by then
-        settling = Settling(epoch, epoch.copied_high, move.ours)
+        settling = Settling(epoch, epoch.copied_high, move.ours, move.key)
         found = yield from _copied(move, epoch.source, settling, settling)
-    yield from resume(TARGET, move.key, epoch.number, move.now())
+    yield from serve(TARGET, move.key, epoch, move.now())
     if epoch.doubt:
         uncopied = () if lost else _uncopied(epoch, found)
-        yield from change(move.key, document, doubt=False, uncopied=uncopied)
+        yield from change(move.key, document, move.now(), doubt=False, uncopied=uncopied)
     return found
 
 
@@ -172,11 +185,14 @@ def _checked(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
     return epoch, document
 
 
-def _closed(move: Move, epoch: Epoch, document: bytes) -> RegionFlow[bytes]:
-    if epoch.closed:
-        return document
-    _, document = yield from change(move.key, document, closed=True, since=move.now())
-    return document
+def _closed(move: Move, document: bytes) -> RegionFlow[tuple[Epoch, bytes]]:
+    """Also if another operator has closed it: from now on only this one can open the next."""
+    return (yield from change(move.key, document, move.now(), closed=True))
+
+
+def _cut(move: Move, epoch: Epoch) -> int:
+    """After it the old region starts nothing. This machine's clock may be behind the one that chose the last cut."""
+    return max(move.now(), epoch.cut) + move.lease + move.skew
 
 
 def _opened(
@@ -195,10 +211,10 @@ def _opened(
     opened, _ = yield from change(
         move.key,
         document,
+        move.now(),
         number=epoch.number + 1,
         region=move.to,
         closed=False,
-        since=move.now(),
         cut=cut,
         base=base,
         source=epoch.region,

@@ -19,9 +19,10 @@ from ..._values.keys import Key
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError, SchemaVersionError, StoreUnavailableError
 from ..durable.run_requests import LoadRun
+from ..operator_lifecycle import ORDER
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
 from .epochs import OWN_SCOPES, SOURCE, TARGET, On, RegionFlow, put_document
-from .pausing import has_taken_over, homes_in_doubt
+from .pausing import CLOSED, homes_of, in_doubt, late_bounds
 from .settling import UNFINISHED, Settling, learn, settle_row
 
 __all__ = [
@@ -39,8 +40,6 @@ PAGE: Final = 200
 NAMED: Final = 20
 """Keys of problems that a report names."""
 
-BEGUN: Final = (State.IN_PROGRESS, State.HELD)
-
 LEFT: Final = 1_000
 """Records that a pass may fail to copy. A pass that fails to copy more is not counted, so the lag grows."""
 
@@ -57,8 +56,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the source recorded before this was copied (ms since 1970, the follower's clock)."""
     passes: int = 0
     left: tuple[str, ...] = ()
-    """Except these: ids, in hex, of records that could not be read, or that the target refused. Every pass tries
-    them again."""
+    """Except these: ids, in hex, of records that could not be read, that the target refused, or that were late. Every
+    pass tries them again."""
 
     def lag(self, now: int) -> float | None:
         """Seconds; None: unknown. No pass has ended, or the clocks of follower and reader differ too much."""
@@ -83,16 +82,19 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     twice_count: int = 0
     """When settling: how many."""
     skipped: int = 0
-    """Unfinished durable runs, and forgotten keys that the target never knew."""
+    """Unfinished durable runs."""
     in_doubt: tuple[str, ...] = ()
     """The source is in doubt about the keys of these homes: the pass ended, and what it read was not copied.
     Settle first."""
     failed: tuple[str, ...] = ()
     """Keys (in short form) that the target refused. At most 20 are named."""
     failed_count: int = 0
+    late: int = 0
+    """Records that were not copied, because they are late claims, or may be, or the target has a late claim in their
+    place. Every pass tries them again, and so does every move."""
     unreadable: tuple[str, ...] = ()
-    """Ids, in hex, of records that cannot be read: they are damaged, or a newer version wrote them. They were not
-    copied. At most 1,000 are named."""
+    """Ids, in hex, of records that cannot be read: they are damaged, or a newer version wrote them, or an older one
+    forgot their keys, which the target never knew. They were not copied. At most 1,000 are named."""
     unreadable_count: int = 0
     until: int = 0
     """As in the progress."""
@@ -127,6 +129,7 @@ class _Pass:
         self.twice: list[str] = []
         self.failed: dict[str, None] = {}
         self.unreadable: dict[str, None] = {}
+        self.late: dict[str, None] = {}
         self.again: dict[bytes, Row] = {}
         """Records that an earlier pass could not copy, and that were copied now."""
 
@@ -141,6 +144,7 @@ class _Pass:
             skipped=self.skipped,
             failed=tuple(id_[:8] for id_ in islice(self.failed, NAMED)),
             failed_count=len(self.failed),
+            late=len(self.late),
             unreadable=tuple(islice(self.unreadable, LEFT)),
             unreadable_count=len(self.unreadable),
             until=until,
@@ -158,10 +162,12 @@ def follow(
     settling: Settling | None = None,
     older: Settling | None = None,
     moving: bool = False,
+    may_be_of: Callable[[Row, str], bool] = lambda row, label: True,
     tell: Callable[[int], None] | None = None,
 ) -> RegionFlow[Copied]:
     """One pass. `steps`: the source can keep durable runs. `moving`: the register says that there is no doubt.
-    `older`: the next epoch has begun, so all records of the source are of older ones.
+    `older`: the next epoch has begun, so all records of the source are of older ones. `may_be_of`: whether the key of
+    a record may have the home with this name; if it is not known, it may.
 
     The pass that fails changes no progress, so the next one copies the same records again.
     """
@@ -176,11 +182,25 @@ def follow(
             found: Page = yield from _read_again(left)
         else:
             found = yield On(SOURCE, Browse(page, changed_after=since, after=after))
-        # After the page was read: a record of an epoch in doubt is younger than the document that says so.
-        if not moving and (in_doubt := (yield from homes_in_doubt(SOURCE))):
+        # After the page was read: a record that must not be copied is younger than the document that says so.
+        here = yield from homes_of(SOURCE)
+        if not moving and (doubts := in_doubt(here)):
             report = seen.report(before.until, (now() - began) / 1000)
-            return msgspec.structs.replace(report, in_doubt=in_doubt)
-        yield from _copy(seen, found, steps, settling, older)
+            return msgspec.structs.replace(report, in_doubt=doubts)
+        there = yield from homes_of(TARGET)
+        rows = yield from _rows_of(seen, found, steps)
+        if older is not None:
+            older.refuse_overtaken(there)
+            rows = [older.bounded(row) for row in rows]
+        bounds = late_bounds(here, there) if older is None else []
+        if bounds:
+            late = [row for row in rows if any(each.concerns(row, may_be_of) for each in bounds)]
+            rows = yield from _without_late(seen, rows, late)
+        lost = yield from _copy(seen, rows, settling)
+        if lost and older is None:
+            served = [each.label for each in bounds if each.served]
+            hidden = [row for row in lost if not any(may_be_of(row, each) for each in served)]
+            yield from _note_hidden(seen, hidden)
         if left:
             seen.again = {row.id: row for row in found.rows}
         if tell is not None:
@@ -194,7 +214,7 @@ def follow(
     # What changed after the pass began may be newer than a record that the pass did not see. It reads on while
     # the source works.
     high = max(before.high, min(seen.high, began))
-    left = tuple({**seen.unreadable, **seen.failed})
+    left = tuple({**seen.unreadable, **seen.failed, **seen.late})
     done = Progress(high=high, until=began, passes=before.passes + 1, left=left)
     if len(left) > LEFT:
         done = before
@@ -203,9 +223,8 @@ def follow(
     return seen.report(done.until, (now() - began) / 1000)
 
 
-def _copy(
-    seen: _Pass, found: Page, steps: bool, settling: Settling | None, older: Settling | None
-) -> RegionFlow[None]:
+def _rows_of(seen: _Pass, found: Page, steps: bool) -> RegionFlow[list[Row]]:
+    """What is to be copied of this page."""
     seen.unreadable |= dict.fromkeys(found.unreadable)
     rows = []
     for row in found.rows:
@@ -217,39 +236,49 @@ def _copy(
         seen.examined += 1
         try:
             copy = yield from _copyable(row, steps)
-        except CorruptRecordError:  # its run
+        except CorruptRecordError:  # its run, or its id
             seen.unreadable[row.id.hex()] = None
             continue
         if copy is None:
             seen.skipped += 1
         else:
-            rows.append(copy if older is None else older.bounded(copy))
-    if older is None and (yield from has_taken_over(TARGET)):
-        rows = yield from _without_late_claims(seen, rows)
+            rows.append(copy)
+    return rows
+
+
+def _without_late(seen: _Pass, rows: list[Row], late: list[Row]) -> RegionFlow[list[Row]]:
+    """Leave out what is late, unless the target has it already: it may be a copy of the target's own record."""
+    if not late:
+        return rows
+    found = yield On(TARGET, [Read(row.id) for row in late])
+    left = {
+        row.id
+        for row, here in zip(late, found, strict=True)
+        if not isinstance(here, Row) or _level(here) < _level(row)
+    }
+    seen.late |= dict.fromkeys(id_.hex() for id_ in left)
+    return [row for row in rows if row.id not in left]
+
+
+def _level(row: Row) -> tuple[int, int]:
+    return row.fence, ORDER[row.state]
+
+
+def _note_hidden(seen: _Pass, lost: list[Row]) -> RegionFlow[None]:
+    """Records of the region that serves, in whose place the target has a late claim. A move reads them again."""
+    found = (yield On(TARGET, [Read(row.id) for row in lost])) if lost else []
+    for row, here in zip(lost, found, strict=True):
+        if not isinstance(here, Row) or here.state not in CLOSED:  # also one that has expired
+            seen.late[row.id.hex()] = None
+
+
+def _copy(seen: _Pass, rows: list[Row], settling: Settling | None) -> RegionFlow[list[Row]]:
+    """Returns those of which the target has a newer record."""
     answers = (yield On(TARGET, [Adopt(row) for row in rows])) if rows else []
     for row, answer in zip(rows, answers, strict=True):
+        seen.late.pop(row.id.hex(), None)  # what an earlier page showed of it
         yield from _count(seen, row, answer, settling)
-
-
-def _without_late_claims(seen: _Pass, rows: list[Row]) -> RegionFlow[list[Row]]:
-    """Leave out claims of keys on which the target already records work.
-
-    A pass does not know which region serves a key. If the target serves it, a late claim in the source must not
-    replace the record of work that the target started. If the source serves it, the target already knows that
-    work was started.
-    """
-    claims = [row for row in rows if row.state is State.IN_PROGRESS]
-    if not claims:
-        return rows
-    found = yield On(TARGET, [Read(row.id) for row in claims])
-    begun = {
-        row.id
-        for row, here in zip(claims, found, strict=True)
-        if isinstance(here, Row) and here.state in BEGUN
-    }
-    kept = [row for row in rows if row.state is not State.IN_PROGRESS or row.id not in begun]
-    seen.newer += len(rows) - len(kept)
-    return kept
+    return [row for row, answer in zip(rows, answers, strict=True) if answer is Ack.LOST]
 
 
 def _read_again(left: tuple[str, ...]) -> RegionFlow[Page]:
@@ -274,9 +303,11 @@ def _copyable(row: Row, steps: bool) -> RegionFlow[Row | None]:
     if row.state is State.SUSPENDED:
         return None
     if row.state is State.FORGOTTEN and len(row.id) < 32:
-        # Its text is erased, and with it half of its id; the target may have the whole one.
+        # An older version erased half of its id with its text; the target may have the whole one.
         known: Page = yield On(TARGET, Browse(1, digits=row.id.hex()))
-        return msgspec.structs.replace(row, id=known.rows[0].id) if known.rows else None
+        if not known.rows:
+            raise CorruptRecordError(f"an older version forgot {row.id.hex()}, and half of its id")
+        return msgspec.structs.replace(row, id=known.rows[0].id)
     if steps and row.state in UNFINISHED and (yield On(SOURCE, LoadRun(row.id))) is not None:
         return None
     return row

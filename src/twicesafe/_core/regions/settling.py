@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from ..._values.keys import Key
 from ..._values.records import Row, State
-from ...errors import CorruptRecordError, SchemaVersionError
+from ...errors import CorruptRecordError, SchemaVersionError, UsageError
 from ..protocol import Ack, Adopt, Browse, Page, Read
-from .claiming import DOUBT, HELD, PROBED, RAN, UNDECIDED, is_decided, mark
+from .claiming import DOUBT, PROBED, RAN, UNDECIDED, held, is_decided, mark
 from .epochs import SOURCE, TARGET, Epoch, On, RegionFlow
+from .pausing import CLOSED, Homes, label_of
 
 __all__ = ["ANSWERED", "UNFINISHED", "Settled", "Settling", "learn", "settle_row"]
 
@@ -34,6 +35,8 @@ class Settling(NamedTuple):
     last pass ended."""
     ours: Callable[[Key], bool]
     """Whether the epoch is about this key."""
+    home: Key
+    """In the register."""
 
     def concerns(self, row: Row) -> bool:
         """Whether it is a record of an older epoch."""
@@ -42,9 +45,19 @@ class Settling(NamedTuple):
     def bounded(self, row: Row) -> Row:
         """A claim that reached the old region after the cut starts nothing, and may hide work that was started: it is
         of an older epoch, although a fence that is a time is above the base."""
-        if row.state in UNFINISHED and row.fence > self.epoch.base and self.is_ours(row):
+        if row.state not in CLOSED and row.fence > self.epoch.base and self.is_ours(row):
             return replace(row, fence=self.epoch.base)
         return row
+
+    def refuse_overtaken(self, target: Homes) -> None:
+        """Another operator has moved this home to the target since, and may have chosen a lower base."""
+        said = target.get(label_of(self.home))
+        if said is not None and said.since > self.epoch.since:
+            raise UsageError(
+                f"the keys of {self.home.value!r} were moved by another operator meanwhile; no keys were moved here; "
+                "look at regions.status(), then decide again",
+                key=self.home,
+            )
 
     def is_ours(self, row: Row) -> bool:
         return self.ours(Key(row.value, scope=row.scope, absolute=True))
@@ -100,7 +113,7 @@ def _doubt_row(seen: Settled, row: Row, here: Row, epoch: Epoch) -> RegionFlow[N
     The record of the old region takes the place of that claim, so its owner cannot start the work.
     """
     if here.state is State.HELD:
-        doubted = replace(here, fence=here.fence + 1, error=mark(epoch, HELD))
+        doubted = held(epoch, here)
     else:
         doubted = replace(row, fence=here.fence + 1, error=mark(epoch, UNDECIDED))
     if (yield On(TARGET, Adopt(doubted, over=here.fence))) is not Ack.OK:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ..._values.records import AuditEntry, Row, State, moment
 from ...errors import CorruptRecordError, SchemaVersionError, StoreError
-from ..sql.commands import CAUSES, STATES, number_of, with_whole_id
+from ..sql.commands import CAUSES, STATES, number_of, owner_bytes, with_whole_id
 
 __all__ = [
     "INLINE",
@@ -114,7 +114,7 @@ def record_bytes(row: Row, fence: int, apart: bool) -> bytes:
         number_of(row.state),
         fence,
         row.attempt,
-        row.owner,
+        owner_bytes(row),
         row.lease_until,
         row.created_at,
         row.changed_at,

@@ -27,6 +27,7 @@ __all__ = [
     "dollars",
     "explained",
     "number_of",
+    "owner_bytes",
     "present_from",
     "scope_prefix",
     "state_of",
@@ -146,10 +147,18 @@ def unreadable(id_: bytes) -> CorruptRecordError:
     )
 
 
+def owner_bytes(row: Row) -> bytes:
+    """What is kept in the place of the owner. A forgotten record has none, and no key from which the other half of
+    its id could be computed: its place keeps that half. So the record can be copied to a store that never knew it."""
+    return row.id[16:] if row.state is State.FORGOTTEN else row.owner
+
+
 def with_whole_id(row: Row, id_: bytes = b"") -> Row:
-    """The row with all 32 bytes of its id, of which a store keeps 16. A forgotten row has no others:
-    they cannot be computed again without its key."""
-    if len(row.id) < 32:
+    """The row with all 32 bytes of its id, of which a store keeps 16. If an older version forgot it, there are no
+    others."""
+    if row.state is State.FORGOTTEN and row.owner:
+        row.id, row.owner = row.id[:16] + row.owner, b""
+    elif len(row.id) < 32:
         row.id = id_ or (_whole_id(row) if row.value else row.id)
     return row
 

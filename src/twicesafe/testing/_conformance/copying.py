@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from ..._core.lifecycle import ORDER
-from ..._core.protocol import Ack, Adopt, RaiseFences, Sweep, Verdict
+from ..._core.protocol import Ack, Adopt, Browse, RaiseFences, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import Cause, Row, State
 from .bench import Advance, AtOnce, Elsewhere, Script
@@ -57,6 +57,19 @@ class CopyingRules(StoreRules):
             copy = copy_of(row, state, fence=fence, cause=Cause.OPERATOR)
             assert (yield Adopt(copy)) is Ack.OK
             assert (yield read()) == copy
+
+    @rule(needs="copies")
+    def test_a_tombstone_is_copied_where_its_key_was_never_known(self) -> Script[None]:
+        """A late duplicate of a forgotten key does not run here either."""
+        row = yield from self._template()
+        erased = {"scope": (), "value": "", "owner": b"", "hold": False, "cause": None}
+        copy = copy_of(row, State.FORGOTTEN, fence=70, fingerprint=None, **erased)
+        copy = replace(copy, error="", expires_at=row.changed_at + HOUR)
+        assert (yield Adopt(copy)) is Ack.OK
+        assert (yield read()) == copy
+        assert (yield claim(B)).verdict is Verdict.FORGOTTEN
+        [shown] = (yield Browse(10, states=(State.FORGOTTEN,))).rows
+        assert shown == copy
 
     @rule(needs="copies")
     def test_a_copy_is_answered_and_continued_like_a_record_of_this_store(self) -> Script[None]:
