@@ -73,7 +73,7 @@ class Driver:
 def _on_postgresql(work: Handler, url: str, folder: Path, waits: bool) -> list[Contestant | Absent]:
     return [
         peers.exactly_once(work, url=url, waits=waits),
-        Absent(peers.IDEMKIT, "its PostgreSQL store is built on asyncpg, see there")
+        Absent(peers.IDEMKIT, "its PostgreSQL store uses asyncpg: see that table")
         if work in (async_handler, slow_async_handler)
         else peers.idemkit(work, is_async=False, url=url),
         peers.justonce(work, url, waits),

@@ -124,7 +124,7 @@ def ours_of(driver: Driver, folder: Path, name: str = ours.NAME) -> Contestant:
 def _others(driver: Driver, callers: int, folder: Path) -> Entrants:
     if callers < 500:
         return driver.neighbours(driver.handler, driver.url(), folder, False)
-    too_long = "left out with 500 callers, it takes minutes"
+    too_long = "left out with 500 callers, because it takes minutes"
     with peers.without({peers.JUSTONCE: too_long, peers.DBOS: too_long}):
         return driver.neighbours(driver.handler, driver.url(), folder, False)
 

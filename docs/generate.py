@@ -588,7 +588,7 @@ window W runs again. The share of duplicates that do is P(D > W), which depends 
 |---|---|---|
 | `UniformDelays(within=H)` | 1 − W/H | redrives by people, queues that were stopped |
 | `BackoffDelays(within=H, first=F)` | ln(H/W) / ln(H/F), for W between F and H | senders with exponential back-off |
-| `ExponentialDelays(mean=M)` | e^(−W/M) | delays without a longest one |
+| `ExponentialDelays(mean=M)` | e^(−W/M) | delays without an upper limit |
 | `ObservedDelays(ages)` | the share of the ages that are longer than W | what was measured |
 | `MixedDelays((p, A), (1−p, B))` | p × P(A > W) + (1−p) × P(B > W) | several kinds of duplicates |
 
@@ -616,10 +616,9 @@ most d / (1 − d) × P(D > W) of all records. Bytes per key are those of the [p
 For DynamoDB and MongoDB this is the size of the item or document alone, without indexes and before compression:
 
 {table("store", "bytes per key", "sweep, per removed key", rows=sizes)}
-The plan is not exact, because databases store pages, and because the published sizes are older than today's narrower records. For results up to
-400 bytes, an SQLite file is up to a quarter smaller than planned. It is up to a third larger for results up to 2 KiB, and up to two thirds
-larger between 2 and 4 KiB, where each result fills a page. A test checks these bounds. PostgreSQL compresses large results; the plan does not
-include that.
+The plan is not exact, because databases store pages. For results up to 400 bytes, an SQLite file is up to a quarter smaller than planned.
+It is up to a third larger for results up to 2 KiB, and up to two thirds larger between 2 and 4 KiB, where each result fills a page. A test
+checks these bounds. PostgreSQL compresses large results; the plan does not include that.
 
 **Memory of Redis and Valkey.** While the server writes a snapshot or rewrites its log, a child process shares the memory until
 the parent writes to it. In the worst case all of it is copied: the [manual](https://redis.io/docs/latest/operate/oss_and_stack/management/optimization/memory-optimization/)
@@ -646,7 +645,7 @@ other record is kept. Within a year, at the rate of the example and a window of 
 {table("keys", "random bits", "two operations with one key", rows=keys)}
 The bits of UUIDs are in [RFC 9562](https://www.rfc-editor.org/rfc/rfc9562), sections 5.4 and 5.7, those of ULIDs in their
 [specification](https://github.com/ulid/spec), for generators without a counter. A content hash and the stored identity are SHA-256. A badly seeded
-generator, or a sender that reuses ids, is far more likely than any of these collisions: fingerprints find them.
+generator, or a sender that reuses ids, is far more likely than any of these collisions. Fingerprints detect both.
 
 **What it cannot do.** Rate and share are averages, so it does not show bursts. It assumes that duplicates are independent of each other, but a
 long outage makes many at once, all of them late. A store does not count repeats, so you or an observer in your process must provide their
@@ -835,7 +834,8 @@ def evidence() -> str:
     found = sum(mutant["schedule"] is not None for mutant in proof["mutants"])
     return (
         f"{broken or 'No'} promise{'s were' if broken > 1 else ' was'} broken in {schedules:,} simulated "
-        f"schedules and in {len(tried)} trials on real servers (killed, cut off, frozen, with wrong clocks)."
+        f"schedules {'and' if broken else 'or'} in {len(tried)} trials on real servers, with kills, cut "
+        f"connections, frozen processes and wrong clocks."
         f"{exceptions} The simulation found {found} of {len(proof['mutants'])} bugs that we planted in the protocol."
     )
 

@@ -50,7 +50,7 @@ def trials_in_short(trials: Sequence[Trial]) -> list[str]:
         "",
         "These trials cause faults in real servers, real processes and the network between them. Each engine",
         "runs in its own process with its own servers. Connections go through a proxy that cuts, delays,",
-        f"throttles and drops traffic. This run was of {size}. It had {len(trials)}",
+        f"throttles and drops traffic. This run had {size}. It had {len(trials)}",
         f"trials with {len(seeds)} seeds, **{len(broken)} of them broken**. (`lab/results/proof.json` has the seed of",
         "each.) A failing trial prints the command that repeats it. You can run any trial alone:",
         "",
@@ -104,7 +104,8 @@ def _total(name: str, some: Sequence[Trial]) -> str:
     engines = ", ".join(NAMES.get(done.engine, done.engine) for done in some if not done.skipped)
     tried = sum(done.tried for done in some)
     broken = sum(bool(done.broken) for done in some)
-    return f"| {_title(name)} | {engines} | {tried:,} {TRIALS[name].unit} | **{broken}** |"
+    unit = TRIALS[name].unit
+    return f"| {_title(name)} | {engines} | {tried:,} {unit.removesuffix('s') if tried == 1 else unit} | **{broken}** |"
 
 
 def _apart(some: Sequence[Trial]) -> str:
