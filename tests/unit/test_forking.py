@@ -252,7 +252,12 @@ def test_a_connection_that_was_used_before_the_fork_is_refused() -> None:
         adapted.fetch()
 
 
-def test_a_signal_ends_a_child_of_a_command_that_finishes_its_work_first() -> None:
+def test_a_signal_ends_a_child_of_a_command_that_finishes_its_work_first(
+    request: pytest.FixtureRequest,
+) -> None:
+    # A worker of RQ in an earlier test may have left its own handler in this process.
+    request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with interruptible() as stop:
         assert forked(lambda: signal.raise_signal(signal.SIGTERM)) == -signal.SIGTERM
         assert not stop.is_set()
