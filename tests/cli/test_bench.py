@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +187,14 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, kind: signal.Signals):
     while not list(tmp_path.glob("*_bench_*-wal")) and time.monotonic() < until:
         time.sleep(0.01)
     assert list(tmp_path.glob("*_bench_*"))
-    process.send_signal(kind)
     try:
-        assert process.wait(60) == 130
+        # Python drops an interrupt that arrives in a finalizer; then a person presses Ctrl-C again.
+        for seconds in (60, 60):
+            process.send_signal(kind)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+                break
+        assert process.returncode == 130
     finally:
         process.kill()
         process.wait()
