@@ -276,7 +276,9 @@ def top(
     screen = Screen(json)
     with opened(existing(store, config)) as receiver, interruptible() as stop:
         before = None
-        is_live = screen.out.is_terminal and not (once or json)
+        # rich shows nothing on a dumb terminal, such as the shell of an editor: there each look is printed.
+        can_redraw = screen.out.is_terminal and not screen.out.is_dumb_terminal
+        is_live = can_redraw and not (once or json)
         with (
             Live(console=screen.out, screen=True, auto_refresh=False)
             if is_live
