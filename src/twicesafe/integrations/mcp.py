@@ -15,16 +15,19 @@ model. A refusal is a result with ``isError`` and a text that says what to do. L
 get ``idempotentHint``.
 
 A tool says that nothing was done by raising `ToolError` (with no other error behind it) or by a result with
-``is_error``. A tool that asks the client for input must ask before its effect, because the next leg runs it again.
+``is_error``. What another server answers, behind a FastMCP proxy or called by the tool, does not say so, and
+neither does an error of another tool that this one called. A tool that asks the client for input must ask before its effect, because the next leg runs it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from traceback import walk_tb
 from typing import Any, Final
 
-from .._core.tool_calls.answers import ToolAnswer, answer_to, key_in, run_in
+from .._core.tool_calls.answers import META, ToolAnswer, answer_to, key_in, run_in
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._core.tool_calls.statements import stated_outside
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..errors import InvalidKeyError
@@ -33,10 +36,14 @@ from ..receiver._base import check_receiver
 
 with driver("fastmcp"):
     import mcp_types
-    from fastmcp.exceptions import NotFoundError, ToolError, ValidationError
+    from fastmcp.exceptions import ToolError, ValidationError
     from fastmcp.server.dependencies import get_access_token
     from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+    from fastmcp.server.providers.fastmcp_provider import FastMCPProviderTool
+    from fastmcp.server.providers.proxy import ProxyTool
     from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
+    from fastmcp.tools.function_tool import FunctionTool
+    from fastmcp.tools.tool_transform import TransformedTool
 
 __all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
 
@@ -70,7 +77,7 @@ class IdempotentTools(Middleware):
             is_final=lambda result: (
                 not result.is_error and not isinstance(result, InputRequiredToolResult)
             ),
-            not_done=(_ArgumentsRefused, ToolError, NotFoundError),
+            states_not_done=_states_not_done,
         )
 
     async def on_list_tools(
@@ -104,9 +111,15 @@ class IdempotentTools(Middleware):
 
         async def invoke() -> ToolResult:
             try:
-                return await call_next(context)
+                result = await call_next(context)
             except ValidationError as error:
+                if _tools_in(error) > 1:
+                    raise
                 raise _ArgumentsRefused(error) from None
+            guarded_there = META + "state" in (result.meta or {})
+            if result.is_error and not guarded_there and await _is_elsewhere(tool):
+                raise _ElsewhereError(result)
+            return result
 
         try:
             answer = await self._guard.call_async(
@@ -122,6 +135,8 @@ class IdempotentTools(Middleware):
             )
         except _ArgumentsRefused as refused:
             raise refused.error from refused.error.__cause__
+        except _ElsewhereError as error:
+            return error.result
         if answer.state == "done":
             return answer.result  # type: ignore[no-any-return]
         return _replay(answer, tool) if answer.has_result else _said(answer)
@@ -133,6 +148,41 @@ class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
     def __init__(self, error: ValidationError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class _ElsewhereError(ToolError):
+    """Another server answered with an error. A rule that lists `ToolError` says that nothing was done."""
+
+    def __init__(self, result: ToolResult) -> None:
+        super().__init__("the server behind this one answered with an error")
+        self.result = result
+
+
+_stated = stated_outside(("fastmcp",), (ToolError,))
+
+
+def _states_not_done(error: BaseException) -> bool:
+    if isinstance(error, _ElsewhereError):
+        return False
+    return isinstance(error, _ArgumentsRefused) or (_stated(error) and _tools_in(error) <= 1)
+
+
+def _tools_in(error: BaseException) -> int:
+    """How many tools the error went through: a tool may call another one after its effect."""
+    frames = walk_tb(error.__traceback__)
+    return sum(frame.f_code is FunctionTool.run.__code__ for frame, _ in frames)
+
+
+async def _is_elsewhere(tool: Tool | None) -> bool:
+    """Whether another server runs the tool, behind mounted servers and changes of its form."""
+    while tool is not None:
+        if isinstance(tool, TransformedTool):
+            tool = tool.parent_tool
+        elif isinstance(tool, FastMCPProviderTool):
+            tool = await tool._server.get_tool(tool._original_name)
+        else:
+            return isinstance(tool, ProxyTool)
+    return True
 
 
 def token_principal() -> str | None:

@@ -19,10 +19,11 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule, check_rules
+from .._core.tool_calls.statements import modules_of
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..errors import ConfigurationError
@@ -42,6 +43,8 @@ with driver("agents"):
 
 __all__ = ["Done", "NotDone", "ToolCall", "ToolRule", "idempotent_tools"]
 
+_BEFORE_A_TOOL: Final = {"agents.tool", "agents.agent", "agents.function_schema", __name__}
+"""The SDK reads the arguments of a tool here, before it calls the function."""
 _BLOCKS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
 
 
@@ -59,7 +62,12 @@ def idempotent_tools(
     is made, and which run it belongs to.
     """
     check_receiver(receiver, AsyncReceiver, "idempotent_tools")
-    guard = ToolGuard(receiver, rules, keep=_kept, not_done=(ModelBehaviorError,))
+    guard = ToolGuard(
+        receiver,
+        rules,
+        keep=_kept,
+        states_not_done=lambda error: isinstance(error, _ArgumentsRefused),
+    )
     given = list(tools)
     named = {tool.name: tool for tool in given if isinstance(tool, FunctionTool)}
     for name in check_rules(rules):
@@ -75,6 +83,14 @@ def idempotent_tools(
         else tool
         for tool in given
     ]
+
+
+class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
+    """The SDK refused the arguments, so the tool was not called."""
+
+    def __init__(self, error: ModelBehaviorError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _none(_: Any) -> None: ...
@@ -95,9 +111,18 @@ def _guarded(
             return await tool.on_invoke_tool(context, input)  # it refuses them in its own words
         if not isinstance(arguments, dict):
             return await tool.on_invoke_tool(context, input)
+
+        async def call() -> Any:
+            try:
+                return await inner.on_invoke_tool(context, input)
+            except ModelBehaviorError as error:  # an inner agent raises it, too
+                if set(modules_of(error)) <= _BEFORE_A_TOOL:
+                    raise _ArgumentsRefused(error) from None
+                raise
+
         try:
             answer = await guard.call_async(
-                lambda: inner.on_invoke_tool(context, input),
+                call,
                 Invocation(
                     tool=tool.name,
                     arguments=arguments,
@@ -108,12 +133,13 @@ def _guarded(
             )
         except ConfigurationError:
             raise
-        except Exception as error:
+        except Exception as raised:
+            error = raised.error if isinstance(raised, _ArgumentsRefused) else raised
             said = await maybe_invoke_function_tool_failure_error_function(
                 function_tool=tool, context=context, error=error
             )
             if said is None:
-                raise
+                raise error from error.__cause__
             return said
         return _output(answer)
 

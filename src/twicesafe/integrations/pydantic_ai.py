@@ -12,7 +12,8 @@ A replay is the recorded value, in a `ToolReturn` with a note for the model and 
 refusal is `ToolFailed` with a text that says what to do; it uses up no retries.
 
 A tool says that nothing was done by `ModelRetry` or `ToolFailed` (with no other error behind it), or by
-deferring the call.
+deferring the call. Pydantic AI raises these two as well, when a tool exceeds its time limit or an MCP server
+answers with an error: then the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._core.tool_calls.statements import stated_outside
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..receiver import AsyncReceiver
@@ -60,7 +62,7 @@ class IdempotentTools(WrapperToolset[Any]):
             self.receiver,
             self.tools,
             keep=_kept,
-            not_done=(ModelRetry, ToolFailed, CallDeferred, ApprovalRequired),
+            states_not_done=_states_not_done,
         )
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
@@ -91,6 +93,13 @@ class IdempotentTools(WrapperToolset[Any]):
         if answer.state != "replayed":
             raise ToolFailed(answer.text)
         return _replay(answer)
+
+
+_stated = stated_outside(("pydantic_ai",), (ModelRetry, ToolFailed))
+
+
+def _states_not_done(error: BaseException) -> bool:
+    return isinstance(error, (CallDeferred, ApprovalRequired)) or _stated(error)
 
 
 def _kept(result: Any) -> Any:

@@ -24,7 +24,7 @@ resolved meanwhile, the store refuses the decision, and the flow looks again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -49,6 +49,7 @@ from ..http.flow import CompleteClaim, EnterClaim, HoldClaim, LeaveClaim, Log
 from .answers import ToolAnswer, answer_to
 from .identity import approval_key
 from .rule import Done, NotDone, ToolCall, ToolRule
+from .statements import Statement, chain_of, says_not_done
 
 __all__ = [
     "APPROVAL",
@@ -180,15 +181,15 @@ class Ran(msgspec.Struct, frozen=True):
 def call_tool(
     rule: ToolRule,
     call: ToolCall,
-    not_done: tuple[type[BaseException], ...],
+    states: Statement,
     remember: tuple[type[BaseException], ...] = (),
 ) -> ToolFlow[ToolAnswer]:
     """One call, from its key to its answer. Raises what the tool raised, if nothing was done.
 
-    ``not_done``: the errors by which a tool of this framework says that nothing was done.
+    ``states``: the errors by which a tool of this framework says that nothing was done.
     """
     try:
-        ended = yield from _called(rule, call, not_done, remember)
+        ended = yield from _called(rule, call, states, remember)
     except ConfigurationError:
         raise
     except TwicesafeError as error:
@@ -201,7 +202,7 @@ def call_tool(
 def _called(
     rule: ToolRule,
     call: ToolCall,
-    not_done: tuple[type[BaseException], ...],
+    states: Statement,
     remember: tuple[type[BaseException], ...],
 ) -> ToolFlow[ToolAnswer | Exception]:
     has_run = is_approved = False
@@ -224,7 +225,7 @@ def _called(
         if rule.approval and not is_approved:  # its record ended or expired while we looked
             yield Withdraw(claim)
             continue
-        ended = yield from _run(rule, call, claim, not_done, remember)
+        ended = yield from _run(rule, call, claim, states, remember)
         if ended is not None:
             return ended
         has_run = True
@@ -235,7 +236,7 @@ def _run(
     rule: ToolRule,
     call: ToolCall,
     claim: CallClaim,
-    not_done: tuple[type[BaseException], ...],
+    states: Statement,
     remember: tuple[type[BaseException], ...],
 ) -> ToolFlow[ToolAnswer | Exception | None]:
     """The tool under its claim. An error: the tool raised it. None: unknown, and the key is held."""
@@ -243,9 +244,9 @@ def _run(
     try:
         ran: Ran = yield RunTool()
     except Exception as error:
-        if _says_not_done(error, (*not_done, *rule.not_done, NotDone)):
+        if says_not_done(error, (*rule.not_done, NotDone), states):
             yield Withdraw(claim)
-            stated = next((one for one in _chain(error) if isinstance(one, NotDone)), None)
+            stated = next((one for one in chain_of(error) if isinstance(one, NotDone)), None)
             if stated is None:
                 return error
             why = text_of(stated) or "it gave no reason"
@@ -255,7 +256,7 @@ def _run(
             return error
         yield Log("warning", f"{call.tool}: outcome unknown, key {call.key.short} is held", error)
         try:
-            *_, first = _chain(error)  # frameworks wrap what the tool raised
+            *_, first = chain_of(error)  # frameworks wrap what the tool raised
             yield HoldClaim(claim, type(first).__qualname__)
         except TwicesafeError as failed:  # its lease ends, and then it is held
             yield Log("error", f"{call.tool}: not recorded as held yet: {text_of(failed)}")
@@ -277,22 +278,6 @@ def _run(
         return unknown
     yield LeaveClaim(claim)
     return done
-
-
-def _says_not_done(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Believed only if no other error led to it: a time-out in other words is still a time-out.
-
-    ``raise … from None`` is believed: then the author has said so.
-    """
-    return all(isinstance(one, kinds) for one in _chain(error))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what led to it."""
-    here: BaseException | None = error
-    while here is not None:
-        yield here
-        here = here.__cause__ or (None if here.__suppress_context__ else here.__context__)
 
 
 # --- an unknown outcome ----------------------------------------------------------------------
