@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, ModelRetry, RunContext, ToolReturn
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelResponse,
     RetryPromptPart,
@@ -57,8 +58,13 @@ async def receiver() -> AsyncIterator[AsyncReceiver]:
         yield opened
 
 
-async def ran(tools: IdempotentTools, *calls: dict[str, Any], **settings: Any) -> list[Any]:
-    """What the model gets back, for a model that makes these calls one after the other."""
+async def ran(
+    tools: IdempotentTools, *calls: dict[str, Any], seen: list[Any] | None = None, **settings: Any
+) -> list[Any]:
+    """What the model gets back, for a model that makes these calls one after the other.
+
+    ``seen`` gets the images.
+    """
     left = list(calls)
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -69,6 +75,10 @@ async def ran(tools: IdempotentTools, *calls: dict[str, Any], **settings: Any) -
     agent = Agent(FunctionModel(model), toolsets=[tools])
     result = await agent.run("charge it", **settings)
     parts = [part for message in result.all_messages() for part in message.parts]
+    for part in parts if seen is not None else ():
+        content: Any = getattr(part, "content", None)
+        found = content if isinstance(content, list) else [content]
+        seen += [one for one in found if isinstance(one, BinaryContent)]  # type: ignore[operator]
     return [part for part in parts if isinstance(part, (ToolReturnPart, RetryPromptPart))]
 
 
@@ -177,10 +187,28 @@ async def test_results_with_more_content(receiver: AsyncReceiver) -> None:
     bank.returns = ToolReturn(return_value=Charge(id="x", cents=1), content="see also")
     first, again = await ran(guarded(bank, receiver), ORDER, ORDER)
     assert first.model_response_str() == again.model_response_str()
-    bank.returns = ToolReturn(return_value="x", content=["see", "also"])
+    bank.returns = ToolReturn(return_value="x" * 300_000, content="see also")
     other = {"order_id": "o-2", "cents": 1}
     _, unkept = await ran(guarded(bank, receiver), other, other)
     assert "its result was not kept" in unkept.content
+
+
+@pytest.mark.parametrize("where", ["value", "list", "content"])
+async def test_an_image_is_replayed_as_an_image(receiver: AsyncReceiver, where: str) -> None:
+    """The model got the octets of the image as base64 text."""
+    image = BinaryContent(b"\xff\xd8", media_type="image/png")
+    bank = Bank()
+    match where:
+        case "value":
+            bank.returns = image
+        case "list":
+            bank.returns = ["the receipt", image]
+        case _:
+            bank.returns = ToolReturn("paid", content=["the receipt", image])
+    seen: list[Any] = []
+    await ran(guarded(bank, receiver), ORDER, ORDER, seen=seen)
+    assert bank.charged == ["o-1"]
+    assert [one.data for one in seen] == [b"\xff\xd8"] * 2
 
 
 async def test_tools_without_a_rule_are_not_touched(receiver: AsyncReceiver) -> None:

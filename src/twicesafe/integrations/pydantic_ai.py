@@ -31,8 +31,10 @@ from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
 
 with driver("pydantic_ai"):
+    from pydantic import TypeAdapter
     from pydantic_ai import ModelRetry, RunContext, ToolReturn
     from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+    from pydantic_ai.messages import ToolReturnContent, UserContent
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
     from pydantic_core import to_jsonable_python
 
@@ -102,13 +104,16 @@ def _states_not_done(error: BaseException) -> bool:
     return isinstance(error, (CallDeferred, ApprovalRequired)) or _stated(error)
 
 
+_RESULT: Final[TypeAdapter[Any]] = TypeAdapter(ToolReturnContent)
+_CONTENT: Final[TypeAdapter[Any]] = TypeAdapter(str | list[UserContent] | None)
+"""They read images and files from the JSON that is kept of them."""
+
+
 def _kept(result: Any) -> Any:
     """As the model gets it: Pydantic AI sends JSON."""
     if isinstance(result, ToolReturn):
-        content, value = result.content, to_jsonable_python(result.return_value)
-        if content is not None and not isinstance(content, str):
-            raise TypeError("content other than text has no plain form")
-        return {_KEPT: {"value": value, "content": content}}
+        value, content = result.return_value, result.content
+        return {_KEPT: {"value": to_jsonable_python(value), "content": to_jsonable_python(content)}}
     return to_jsonable_python(result)
 
 
@@ -117,6 +122,12 @@ def _replay(answer: ToolAnswer) -> ToolReturn[Any]:
         return ToolReturn(return_value=answer.text, metadata=answer.meta)
     value, content = answer.result, None
     if isinstance(value, dict) and _KEPT in value:
-        value, content = value[_KEPT]["value"], value[_KEPT]["content"]
-    said = answer.text if content is None else f"{content}\n\n{answer.text}"
-    return ToolReturn(return_value=value, content=said, metadata=answer.meta)
+        value, content = value[_KEPT]["value"], _CONTENT.validate_python(value[_KEPT]["content"])
+    said: Any = answer.text
+    if isinstance(content, str):
+        said = f"{content}\n\n{said}"
+    elif content is not None:
+        said = [*content, said]
+    return ToolReturn(
+        return_value=_RESULT.validate_python(value), content=said, metadata=answer.meta
+    )
