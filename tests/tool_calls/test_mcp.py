@@ -16,6 +16,7 @@ from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.server.middleware.error_handling import RetryMiddleware
 from fastmcp.tools import ToolResult
 from mcp import MCPError
+from pydantic import BaseModel
 
 from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
@@ -29,6 +30,11 @@ from twicesafe.integrations.mcp import (
 from twicesafe.signing import KeySigner, KeyVerifier
 
 RULE = ToolRule(identity=("order_id",), prose=("note",))
+
+
+class Receipt(BaseModel):
+    number: int
+    text: str = ""
 
 
 class Shop:
@@ -238,6 +244,39 @@ async def test_plain_values_and_unstorable_results(receiver: AsyncReceiver) -> N
         assert held[0].key is not None
         await receiver.resolve(held[0].key, "label 8", by="ann")
         assert (await client.call_tool("late", {"order_id": "o"})).data == "label 8"
+
+
+@pytest.mark.parametrize(
+    "found, text",
+    [
+        ("refunded by hand", "refunded by hand"),
+        ({"number": "seven"}, '{"number":"seven"}'),
+        (None, "charge was already done at"),
+        (b"x" * 300_000, "its result was not kept"),
+    ],
+)
+async def test_what_does_not_fit_the_output_schema_still_reaches_the_model(
+    receiver: AsyncReceiver, found: Any, text: str
+) -> None:
+    """The client raised an error of its own, and the model did not learn that it was done."""
+    server = FastMCP("shop")
+    rule = ToolRule(identity=("order_id",), probe=lambda call: Done(found))
+    server.add_middleware(IdempotentTools(receiver, {"charge": rule}))
+
+    @server.tool
+    async def charge(order_id: str, cents: int) -> Receipt:
+        if isinstance(found, bytes):
+            return Receipt(number=7, text=found.decode())
+        raise TimeoutError
+
+    async with Client(server) as client:
+        for _ in range(2):
+            given = {"order_id": "o-1", "cents": 500}
+            answer = await client.call_tool("charge", given, raise_on_error=False)
+        assert text in said(answer) + answer.content[0].text  # type: ignore[union-attr]
+        assert answer.is_error
+        assert answer.meta is not None
+        assert answer.meta["dev.twicesafe/state"] == "replayed"
 
 
 async def test_a_rule_that_does_not_fit_stops_the_tool(receiver: AsyncReceiver) -> None:

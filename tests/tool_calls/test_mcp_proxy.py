@@ -396,6 +396,14 @@ def test_what_an_operator_recorded_is_a_result() -> None:
         assert result.get("structuredContent") == (value if isinstance(value, dict) else None)
 
 
+def test_without_its_result_the_model_gets_an_error_that_says_done() -> None:
+    """A client refuses a result without the structured content that the tool declares."""
+    answer = ToolAnswer(state="replayed", tool="charge", is_kept=False)
+    result = json.loads(answer_message(7, answer))["result"]
+    assert result["isError"]
+    assert "charge was already done" in result["content"][0]["text"]
+
+
 # --- settings --------------------------------------------------------------------------------
 
 

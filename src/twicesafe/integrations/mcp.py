@@ -11,7 +11,8 @@ the principal of the access token, the run (``dev.twicesafe/run`` in ``_meta``, 
 arguments that the rule names as identity.
 
 A replay is the recorded result with ``dev.twicesafe/replayed`` in ``_meta`` and one more text block for the
-model. A refusal is a result with ``isError`` and a text that says what to do. Listed tools that have a rule
+model. A refusal is a result with ``isError`` and a text that says what to do; so is a replay whose value does
+not fit the tool's output schema, because clients refuse it otherwise. Listed tools that have a rule
 get ``idempotentHint``.
 
 A tool says that nothing was done by raising `ToolError` (with no other error behind it) or by a result with
@@ -44,6 +45,7 @@ with driver("fastmcp"):
     from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
     from fastmcp.tools.function_tool import FunctionTool
     from fastmcp.tools.tool_transform import TransformedTool
+    from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 
 __all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
 
@@ -107,7 +109,7 @@ class IdempotentTools(Middleware):
         try:
             key, run = key_in(meta), self._run(meta)
         except InvalidKeyError as error:
-            return _said(answer_to(error, name))
+            return _said(answer_to(error, name), tool)
 
         async def invoke() -> ToolResult:
             try:
@@ -139,7 +141,7 @@ class IdempotentTools(Middleware):
             return error.result
         if answer.state == "done":
             return answer.result  # type: ignore[no-any-return]
-        return _replay(answer, tool) if answer.has_result else _said(answer)
+        return _replay(answer, tool) if answer.has_result else _said(answer, tool)
 
 
 class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
@@ -219,12 +221,24 @@ def _replay(answer: ToolAnswer, tool: Tool) -> ToolResult:
         )
     # A probe or an operator recorded it: the value that the tool's function would have returned.
     structured = {"result": kept} if (tool.output_schema or {}).get(_WRAPPED) else kept
+    fits = _fits(structured, tool)
     return ToolResult(
-        content=[*ToolResult(content=kept).content, note],
-        structured_content=structured if isinstance(structured, dict) else None,
+        content=[note] if kept is None else [*ToolResult(content=kept).content, note],
+        structured_content=structured if fits and isinstance(structured, dict) else None,
         meta=answer.meta,
+        is_error=not fits,
     )
 
 
-def _said(answer: ToolAnswer) -> ToolResult:
-    return ToolResult(content=answer.text, meta=answer.meta, is_error=answer.state != "replayed")
+def _said(answer: ToolAnswer, tool: Tool) -> ToolResult:
+    is_error = answer.state != "replayed" or not _fits(None, tool)
+    return ToolResult(content=answer.text, meta=answer.meta, is_error=is_error)
+
+
+def _fits(structured: Any, tool: Tool) -> bool:
+    """Clients raise an error of their own for a result that the output schema does not allow."""
+    if tool.output_schema is None:
+        return True
+    return isinstance(structured, dict) and bool(
+        validator_for(tool.output_schema)(tool.output_schema).is_valid(structured)
+    )

@@ -189,7 +189,11 @@ def how_it_ended(status: int, response: Mapping[str, Any] | None) -> Ended:
 
 
 def answer_message(id_: Any, answer: ToolAnswer) -> bytes:
-    """The result for the client: what was recorded, with a note for the model; or what to do next."""
+    """The result for the client: what was recorded, with a note for the model; or what to do next.
+
+    Without its result, a tool that was done gets ``isError``: a client refuses a result without the structured
+    content that the tool declares.
+    """
     kept = answer.result if answer.has_result else None
     made: dict[str, Any] = {"content": []}
     if isinstance(kept, dict) and isinstance(kept.get("content"), list):
@@ -201,7 +205,7 @@ def answer_message(id_: Any, answer: ToolAnswer) -> bytes:
             made["structuredContent"] = kept
     made.setdefault("resultType", COMPLETE)
     made["content"] = [*made["content"], {"type": "text", "text": answer.text}]
-    made["isError"] = answer.state != "replayed"
+    made["isError"] = not answer.has_result
     made["_meta"] = {**(made.get("_meta") or {}), **answer.meta}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id_, "result": made})
 
