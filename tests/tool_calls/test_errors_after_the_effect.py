@@ -188,18 +188,20 @@ def answers(bank_tool: BaseTool, layer: Any, **settings: Any) -> list[Any]:
 
 @pytest.mark.parametrize("of_the_tool", [False, True])
 @pytest.mark.parametrize("of_the_node", [None, True])
-@pytest.mark.parametrize("mode", ["validation", "time-out"])
+@pytest.mark.parametrize("mode", ["validation", "time-out", "result"])
 def test_an_error_that_langchain_makes_a_message_of_is_unknown(
     of_the_tool: bool, of_the_node: bool | None, mode: str
 ) -> None:
     effects = []
 
     @tool
-    def charge(order_id: str, cents: int) -> str:
+    def charge(order_id: str, cents: int) -> Any:
         """Charge an order."""
         effects.append(order_id)
         if mode == "time-out":
             raise TimeoutError("no answer from the bank")
+        if mode == "result":
+            return [Command(update={})]  # without the message that LangChain wants
         return str(Receipt.model_validate({"id": "not what we expected"}))
 
     charge.handle_validation_error = of_the_tool

@@ -150,6 +150,10 @@ class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
     """LangChain refused the arguments, so the tool was not called."""
 
 
+class _ResultRefusedError(Exception):
+    """The tool returned, and LangChain made an error of what it returned."""
+
+
 class _Body:
     """What the function of a tool raises, before LangChain makes a message of it."""
 
@@ -164,7 +168,7 @@ class _Body:
         @functools.wraps(run)
         def watched(*args: Any, **kwargs: Any) -> Any:
             try:
-                return run(*args, **kwargs)
+                return self._returned(run(*args, **kwargs))
             except Exception as error:
                 self._error = error
                 raise
@@ -175,12 +179,17 @@ class _Body:
         @functools.wraps(run)
         async def watched(*args: Any, **kwargs: Any) -> Any:
             try:
-                return await run(*args, **kwargs)
+                return self._returned(await run(*args, **kwargs))
             except Exception as error:
                 self._error = error
                 raise
 
         return watched
+
+    def _returned(self, value: Any) -> Any:
+        if not _is_error(value):
+            self._error = _ResultRefusedError("LangChain refused what the tool returned")
+        return value
 
     def result(self, message: Any) -> Any:
         """The message; raises what the function raised, if the message tells of that."""
