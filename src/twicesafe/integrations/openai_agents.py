@@ -45,6 +45,8 @@ __all__ = ["Done", "NotDone", "ToolCall", "ToolRule", "idempotent_tools"]
 
 _BEFORE_A_TOOL: Final = {"agents.tool", "agents.agent", "agents.function_schema", __name__}
 """The SDK reads the arguments of a tool here, before it calls the function."""
+_WAITS: Final = object()
+"""In place of the result of an agent that is used as a tool, and waits for a person's approval."""
 _BLOCKS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
 
 
@@ -66,6 +68,7 @@ def idempotent_tools(
         receiver,
         rules,
         keep=_kept,
+        is_final=lambda result: result is not _WAITS,
         states_not_done=lambda error: isinstance(error, _ArgumentsRefused),
     )
     given = list(tools)
@@ -103,6 +106,7 @@ def _guarded(
     run: Callable[[ToolContext[Any]], str | None],
 ) -> FunctionTool:
     inner = set_function_tool_failure_error_function(copy.copy(tool), None)  # it raises its errors
+    is_agent = getattr(tool, "_is_agent_tool", False)
 
     async def invoke(context: ToolContext[Any], input: str) -> Any:  # noqa: A002 - the SDK's name
         try:  # by the SDK's own reader: what another one refuses might run without protection
@@ -114,11 +118,12 @@ def _guarded(
 
         async def call() -> Any:
             try:
-                return await inner.on_invoke_tool(context, input)
+                result = await inner.on_invoke_tool(context, input)
             except ModelBehaviorError as error:  # an inner agent raises it, too
                 if set(modules_of(error)) <= _BEFORE_A_TOOL:
                     raise _ArgumentsRefused(error) from None
                 raise
+            return _WAITS if result is None and is_agent else result
 
         try:
             answer = await guard.call_async(
@@ -161,7 +166,7 @@ def _kept(result: Any) -> Any:
 
 def _output(answer: ToolAnswer) -> Any:
     if answer.state == "done":
-        return answer.result
+        return None if answer.result is _WAITS else answer.result
     if not answer.has_result:
         return answer.text
     kept = answer.result
