@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import uvicorn
-from fastmcp import Client, FastMCP
+from fastmcp import Client, FastMCP, FastMCPApp
 from fastmcp.exceptions import ToolError
 from fastmcp.server.auth import AccessToken
 from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.server.middleware.error_handling import RetryMiddleware
+from fastmcp.server.providers.addressing import hash_tool
 from fastmcp.tools import ToolResult
 from mcp import MCPError
 from pydantic import BaseModel
@@ -244,6 +245,25 @@ async def test_plain_values_and_unstorable_results(receiver: AsyncReceiver) -> N
         assert held[0].key is not None
         await receiver.resolve(held[0].key, "label 8", by="ann")
         assert (await client.call_tool("late", {"order_id": "o"})).data == "label 8"
+
+
+async def test_the_name_that_apps_use_is_protected_too(receiver: AsyncReceiver) -> None:
+    """A tool that waits for approval ran without it, under the name with the hash."""
+    shop, charged = FastMCPApp("shop"), []
+
+    @shop.tool(model=True)
+    def charge(order_id: str) -> str:
+        charged.append(order_id)
+        return "charged"
+
+    server = FastMCP("server", providers=[shop])
+    rule = ToolRule(identity=("order_id",))
+    server.add_middleware(IdempotentTools(receiver, {"charge": rule}))
+    async with Client(server) as client:
+        for name in ("charge", f"{hash_tool('shop', 'charge')}_charge", "charge"):
+            answer = await client.call_tool(name, {"order_id": "o-1"})
+    assert charged == ["o-1"]
+    assert "charge was already done" in said(answer)
 
 
 @pytest.mark.parametrize(

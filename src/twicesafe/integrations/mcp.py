@@ -22,6 +22,7 @@ neither does an error of another tool that this one called. A tool that asks the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from traceback import walk_tb
 from typing import Any, Final
@@ -37,6 +38,7 @@ from ..receiver._base import check_receiver
 
 with driver("fastmcp"):
     import mcp_types
+    from fastmcp import FastMCP
     from fastmcp.exceptions import ToolError, ValidationError
     from fastmcp.server.dependencies import get_access_token
     from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -50,6 +52,7 @@ with driver("fastmcp"):
 __all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
 
 _KEPT: Final = "twicesafe.mcp"
+_HASHED: Final = re.compile(r"([0-9a-f]{12})_(.+)")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
 """In an output schema: FastMCP puts the value of the function under ``result``."""
 
@@ -98,12 +101,13 @@ class IdempotentTools(Middleware):
         call_next: CallNext[mcp_types.CallToolRequestParams, ToolResult],
     ) -> ToolResult:
         """Call the tool once per key; answer every repeat."""
-        name, here = context.message.name, context.fastmcp_context
-        tool = None
-        if here is not None and self._guard.guards(name):
-            tool = await here.fastmcp.get_tool(name)
-        if tool is None or here is None:
+        here = context.fastmcp_context
+        if here is None:
             return await call_next(context)
+        tool = await self._guarded(here.fastmcp, context.message.name)
+        if tool is None:
+            return await call_next(context)
+        name = tool.name
         sent: Any = here.request_context.meta if here.request_context is not None else None
         meta: Mapping[str, Any] = sent or {}
         try:
@@ -142,6 +146,15 @@ class IdempotentTools(Middleware):
         if answer.state == "done":
             return answer.result  # type: ignore[no-any-return]
         return _replay(answer, tool) if answer.has_result else _said(answer, tool)
+
+    async def _guarded(self, server: FastMCP[Any], name: str) -> Tool | None:
+        """The tool that FastMCP will call, if it has a rule. Apps put a hash in front of its name."""
+        tool = None
+        if self._guard.guards(name):
+            tool = await server.get_tool(name)
+        if tool is None and (hashed := _HASHED.fullmatch(name)):
+            tool = await server.get_tool_by_hash(*hashed.groups())
+        return tool if tool is not None and self._guard.guards(tool.name) else None
 
 
 class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
