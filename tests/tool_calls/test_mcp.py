@@ -312,7 +312,15 @@ async def test_it_needs_an_async_receiver() -> None:
 
 
 @pytest.mark.parametrize(
-    "claims, subject", [({"sub": "ann"}, "ann"), ({}, "client-1"), ({"sub": 7}, "client-1")]
+    "claims, subject",
+    [
+        ({"sub": "ann"}, "ann"),
+        ({}, "client-1"),
+        ({"sub": 7}, "client-1"),
+        ({"sub": "ann", "iss": "https://one.example"}, "https://one.example ann"),
+        ({"sub": "ann", "iss": "https://two.example"}, "https://two.example ann"),
+        ({"iss": "https://two.example"}, "https://two.example client-1"),
+    ],
 )
 def test_the_principal_is_the_tokens_subject_or_client(
     monkeypatch: pytest.MonkeyPatch, claims: dict[str, Any], subject: str

@@ -60,8 +60,8 @@ _WRAPPED: Final = "x-fastmcp-wrap-result"
 class IdempotentTools(Middleware):
     """Add it last: middleware that authenticates, and any that retries, must be around it.
 
-    ``principal``: a function that returns on whose behalf a call is made; by default the subject of the
-    access token, or its client. ``run``: a function of the request's ``_meta`` that returns the run.
+    ``principal``: a function that returns on whose behalf a call is made; by default the issuer and subject
+    of the access token, or its client. ``run``: a function of the request's ``_meta`` that returns the run.
     """
 
     def __init__(
@@ -201,12 +201,16 @@ async def _is_elsewhere(tool: Tool | None) -> bool:
 
 
 def token_principal() -> str | None:
-    """The subject of the access token of this request, or its client; None without a token."""
+    """The subject of the access token of this request, or its client; None without a token.
+
+    With the token's issuer, if it names one: two issuers may give two people the same subject.
+    """
     token = get_access_token()
     if token is None:
         return None
-    subject = token.claims.get("sub")
-    return subject if isinstance(subject, str) and subject else token.client_id
+    issuer, subject = (token.claims.get(name) for name in ("iss", "sub"))
+    who = subject if isinstance(subject, str) and subject else token.client_id
+    return f"{issuer} {who}" if isinstance(issuer, str) and issuer else who
 
 
 def _hinted(tool: Tool) -> Tool:
