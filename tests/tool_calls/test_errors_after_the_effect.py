@@ -24,7 +24,7 @@ from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import FunctionToolset
 
 from tests.tool_calls import test_openai_agents, test_pydantic_ai
-from twicesafe import AsyncReceiver, Policy, Receiver
+from twicesafe import AsyncReceiver, Policy, Receiver, State
 from twicesafe.integrations import langchain, mcp, openai_agents, pydantic_ai
 from twicesafe.integrations.langchain import ToolRule
 
@@ -86,6 +86,26 @@ async def test_the_error_of_a_server_behind_this_one_is_unknown(
     for _ in range(2):
         assert UNKNOWN in (await charged(server)).content[-1].text
     assert backend.charged == ["o-1"]
+
+
+async def test_a_server_that_is_protected_itself_answers_for_its_tool(
+    receiver: AsyncReceiver,
+) -> None:
+    """Its "a person must approve it first" held the key in front of it."""
+    backend = FastMCP("backend")
+
+    @backend.tool
+    async def charge(order_id: str, cents: int) -> str:
+        return f"charged {cents}"
+
+    approved = ToolRule(identity=("order_id",), approval=True)
+    guard(backend, receiver.options(scope=("backend",)), approved)
+    server = guard(create_proxy(backend), receiver)
+    assert "a person must approve it first" in (await charged(server)).content[-1].text
+    (asked,) = [one async for one in receiver.records(state=State.SUSPENDED)]
+    assert asked.key is not None
+    await receiver.signal(asked.key, "approval")
+    assert (await charged(server)).data == "charged 500"
 
 
 async def test_with_retry_the_model_gets_the_other_servers_error(receiver: AsyncReceiver) -> None:

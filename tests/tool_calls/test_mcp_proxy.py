@@ -364,6 +364,11 @@ def test_what_parsers_read_differently_is_refused(body: bytes) -> None:
         (200, {"result": {"content": []}}, "done"),
         (200, {"result": {"content": [], "isError": True}}, "failed"),
         (200, {"result": {"_meta": {"dev.twicesafe/state": "not_done"}}}, "not_done"),
+        (
+            200,
+            {"result": {"isError": True, "_meta": {"dev.twicesafe/state": "waiting"}}},
+            "not_done",
+        ),
         (200, {"result": {"resultType": "input_required"}}, "not_done"),
         (200, {"result": 7}, "unknown"),
         (200, {"error": {"code": -32602}}, "not_done"),
