@@ -22,6 +22,7 @@ from .._core.tool_calls.answers import META, ToolAnswer, answer_to
 from .._core.tool_calls.flow import (
     APPROVAL,
     BY,
+    REFUSED,
     Approval,
     Ask,
     AskAgain,
@@ -213,11 +214,17 @@ def _approvals(receiver: Any, tool: str) -> Any:
 
     def approve(steps: Steps, key: Key, asked: str, whole: bytes) -> Any:
         steps.capture(asked, bool)
-        return steps.wait(APPROVAL)
+        said = steps.wait(APPROVAL)
+        if said is not True:
+            steps.capture(REFUSED, bool)
+        return said
 
     async def approve_async(steps: AsyncSteps, key: Key, asked: str, whole: bytes) -> Any:
         await steps.capture(asked, bool)
-        return await steps.wait(APPROVAL)
+        said = await steps.wait(APPROVAL)
+        if said is not True:
+            await steps.capture(REFUSED, bool)
+        return said
 
     return durable(approve if isinstance(receiver, Receiver) else approve_async)
 

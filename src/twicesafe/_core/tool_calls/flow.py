@@ -37,6 +37,7 @@ from ..._values.settings import seconds
 from ..._values.steps import StepState
 from ...errors import (
     ConfigurationError,
+    FingerprintMismatchError,
     HeldError,
     ResultError,
     SuspendedError,
@@ -53,6 +54,7 @@ from .statements import Statement, chain_of, says_not_done
 
 __all__ = [
     "APPROVAL",
+    "REFUSED",
     "Approval",
     "Ask",
     "AskAgain",
@@ -77,6 +79,9 @@ BY: Final = "twicesafe probe"
 
 APPROVAL: Final = "approval"
 """The signal by which a person says yes or no."""
+
+REFUSED: Final = "refused"
+"""A step of an approval to which a person said no, so that its record tells it."""
 
 LOOKS: Final = 5
 """How often one call looks at a key that others change meanwhile."""
@@ -332,14 +337,23 @@ def _was_started(call: ToolCall) -> ToolFlow[bool]:
 
 
 def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[ToolAnswer | None]:
-    """None: a person has said yes to exactly these arguments, not longer ago than the retention."""
-    key = approval_key(call.key)
-    waiting = ToolAnswer(state="waiting", tool=call.tool, key=key)
+    """None: a person has said yes to exactly these arguments, not longer ago than the retention.
+
+    Other arguments than those that a person refused are a question of their own, in the next round.
+    """
+    round_, key = 0, approval_key(call.key)
     for _ in range(LOOKS):
         try:
             said = yield Approval(key, _question(call))
         except SuspendedError:
-            return waiting
+            break
+        except FingerprintMismatchError:
+            asked: Record | None = yield LookUp(key)
+            if asked is None or all(step.name != REFUSED for step in asked.steps):
+                raise
+            round_ += 1
+            key = approval_key(call.key, round_)
+            continue
         # An older one may belong to a run whose record is gone: one yes is for one run.
         record: Record | None = yield LookUp(key)
         now = yield Now()
@@ -352,7 +366,7 @@ def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[ToolAnswer | None]:
             return None
         reason = said if isinstance(said, str) and said else "no reason was given"
         return ToolAnswer(state="refused", tool=call.tool, key=key, reason=reason)
-    return waiting
+    return ToolAnswer(state="waiting", tool=call.tool, key=key)
 
 
 def _question(call: ToolCall) -> str:
