@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NotRequired
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic_ai import Agent, ModelRetry, RunContext, ToolReturn
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import (
@@ -22,6 +23,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
+from typing_extensions import TypedDict
 
 from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
@@ -112,6 +114,45 @@ async def test_a_model_inside_the_arguments_is_compared_like_them(receiver: Asyn
     lines = [("caf\u00e9", 1.5), ("cafe\u0301", "1.50"), ("cafe", 1.5), ("caf\u00e9", 1.51)]
     await ran(tools, *({"line": {"name": name, "price": price}} for name, price in lines))
     assert [str(line.price) for line in charged] == ["1.5", "1.5", "1.51"]
+
+
+class Order(BaseModel):
+    order_id: str = Field(alias="orderId")
+    cents: int = 500
+    note: str = ""
+
+
+@dataclass
+class OrderRow:
+    orderId: str  # noqa: N815 - as in the model
+    cents: int = 500
+    note: str = ""
+
+
+class OrderDict(TypedDict):
+    orderId: str
+    cents: NotRequired[int]
+    note: NotRequired[str]
+
+
+@pytest.mark.parametrize("kind", [Order, OrderRow, OrderDict])
+async def test_a_model_that_is_the_only_argument_is_the_arguments(
+    receiver: AsyncReceiver, kind: Any
+) -> None:
+    """Each call was refused: no name in the rule was right both for the schema and for the arguments."""
+    charged = []
+
+    def charge(order: Any) -> None:
+        charged.append(order)
+
+    charge.__annotations__["order"] = kind
+    rule = ToolRule(identity=("orderId",), prose=("note",))
+    tools = IdempotentTools(FunctionToolset([charge]), receiver, {"charge": rule})
+    given = {"orderId": "o-1", "cents": 500}
+    calls = [given, {**given, "note": "again"}, {**given, "cents": 900}, {"orderId": "o-2"}]
+    *_, other, _ = await ran(tools, *calls)
+    assert "(different: cents)" in other.content
+    assert len(charged) == 2
 
 
 async def test_the_model_reads_that_it_need_not_call_again(receiver: AsyncReceiver) -> None:

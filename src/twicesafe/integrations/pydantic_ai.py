@@ -84,7 +84,7 @@ class IdempotentTools(WrapperToolset[Any]):
             lambda: inner(name, tool_args, ctx, tool),
             Invocation(
                 tool=name,
-                arguments=tool_args,
+                arguments=_as_declared(tool_args, tool.tool_def.parameters_json_schema),
                 schema=tool.tool_def.parameters_json_schema,
                 principal=self.principal(ctx) if self.principal else None,
                 run=self.run(ctx) if self.run else None,
@@ -95,6 +95,15 @@ class IdempotentTools(WrapperToolset[Any]):
         if answer.state != "replayed":
             raise ToolFailed(answer.text)
         return _replay(answer)
+
+
+def _as_declared(arguments: dict[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a model that is the only argument: in the schema of Pydantic AI they are the arguments."""
+    if len(arguments) != 1 or arguments.keys() & schema.get("properties", {}).keys():
+        return arguments
+    (model,) = arguments.values()
+    fields = TypeAdapter(type(model)).dump_python(model, by_alias=True)
+    return fields if isinstance(fields, dict) else arguments
 
 
 _stated = stated_outside(("pydantic_ai",), (ModelRetry, ToolFailed))
