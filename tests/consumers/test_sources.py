@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from twicesafe import ConfigurationError
+from twicesafe import ConfigurationError, Receiver
 from twicesafe.consumers.sources import SCHEMES, Source, open_source
 from twicesafe.outbox.publishers import open_publisher
 
@@ -58,6 +58,27 @@ def test_a_misspelt_option_is_named_with_what_was_meant(url: str, meant: str) ->
 def test_what_librdkafka_refuses_is_refused_before_the_first_message(url: str) -> None:
     with pytest.raises(ConfigurationError, match="librdkafka refused"):
         open_source(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "kafka://h?topics=orders&topics=refunds&group=g",
+        "amqp://h/?queue=a&queue=b",
+        "nats://h?stream=S&durable=d&durable=d",
+        "redis://h/0?stream=s&group=g&stream=t",
+        "sqs://q?endpoint=http://a&endpoint=http://b",
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(url: str) -> None:
+    """The last one would win, and messages of the other topic would never come."""
+    with pytest.raises(ConfigurationError, match="give it once"):
+        open_source(url)
+
+
+def test_an_option_of_a_store_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="give it once"):
+        Receiver.open("sqlite:///keys.db?table=a&table=b")
 
 
 @pytest.mark.parametrize("option", ["heartbeat=5", "name=billing", "no_verify_ssl=1"])

@@ -55,7 +55,7 @@ class ConnectionSource(abc.ABC):
 
     # -- what they share ----------------------------------------------------------------------------
 
-    def listen(self, revoke: Revoke) -> None:  # noqa: B027 - not all brokers have partitions
+    def listen(self, revoke: Revoke | None) -> None:  # noqa: B027 - not all brokers have partitions
         """Not used: this broker has no partitions."""
 
     async def release(self, partitions: frozenset[str]) -> None:  # noqa: B027

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from ..._core.outbox.publisher import Publisher
 from ..._values.settings import expect, refuse_unknown, suggestion
 from ...errors import ConfigurationError
-from ...stores._urls import SWITCH, Samples, check_driver_options, target_of, typed
+from ...stores._urls import SWITCH, Samples, check_driver_options, expect_once, target_of, typed
 
 __all__ = [
     "AMQP",
@@ -59,7 +59,9 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
     """
     parts = urlsplit(url)
     options, theirs = dict(ours), []
-    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    expect_once(given, ours)
+    for name, text in given:
         if name not in ours:
             theirs.append((name, text))
             continue
