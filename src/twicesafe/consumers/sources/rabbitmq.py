@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self
@@ -38,6 +39,9 @@ from ._amqp import QueueSettings, message_of, queue_settings
 from ._connection import ConnectionSource, named
 
 __all__ = ["RabbitSource"]
+
+# Without a handler, Python would print the driver's errors, which we raise ourselves, to stderr.
+logging.getLogger("aiormq").addHandler(logging.NullHandler())
 
 PREFETCH: Final = 200
 MOST_PREFETCH: Final = 65_535

@@ -20,6 +20,7 @@ from ...stores._urls import SWITCH, Samples, check_driver_options, expect_once, 
 
 __all__ = [
     "AMQP",
+    "CHECK_BROKER",
     "SCHEMES",
     "check_kafka",
     "driver_url",
@@ -29,6 +30,9 @@ __all__ = [
     "refused_by_kafka",
     "server_url",
 ]
+
+CHECK_BROKER: Final = "check that it is up, and the address and login in its URL"
+"""What to do next, in the error of a broker that does not answer."""
 
 SCHEMES: Final[dict[str, str]] = {
     "http": "twicesafe.outbox.publishers.webhook:WebhookPublisher",
