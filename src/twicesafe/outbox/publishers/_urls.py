@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from ..._core.outbox.publisher import Publisher
 from ..._values.settings import expect, refuse_unknown, suggestion
 from ...errors import ConfigurationError
+from ...stores._certificates import check_certificates
 from ...stores._urls import SWITCH, Samples, check_driver_options, expect_once, target_of, typed
 
 __all__ = [
@@ -88,6 +89,10 @@ def server_url(
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     refuse_unknown(given, (*ours, *drivers), "option of this URL")
     check_driver_options(given.items(), drivers)
+    files = [(name, given.get(name, "")) for name in _CERTIFICATES]
+    if parts.scheme == "amqp" and any(path for _, path in files):
+        raise ConfigurationError("certificates are for TLS: write amqps:// instead of amqp://")
+    check_certificates(files, ("cafile",))
     for place in parts.netloc.rpartition("@")[2].split(","):
         try:
             server = urlsplit(f"//{place}")
@@ -108,6 +113,8 @@ _REDIS: Final[Samples] = {
     **dict.fromkeys(("socket_keepalive", "retry_on_timeout", "ssl_check_hostname"), SWITCH),
 }
 """redis-py reads a word that it does not know as true, in capital letters as in small ones."""
+
+_CERTIFICATES: Final = ("cafile", "certfile", "keyfile")
 
 AMQP: Final[Samples] = {
     "heartbeat": 60,
