@@ -56,12 +56,13 @@ class OutboxRelay(RelayBase):
         concurrency: int | None = None,
         max_attempts: int = 10,
         backoff: Backoff = BACKOFF,
+        publish_timeout: Duration = 300,
         observers: Sequence[events.Observer] = (),
         encryption: Cipher | None = None,
     ) -> None:
         check_store(self, store)
-        settings = (lease, batch, concurrency, max_attempts, backoff, observers, encryption)
-        super().__init__(publisher, *settings)
+        calls = (concurrency, max_attempts, backoff, publish_timeout)
+        super().__init__(publisher, lease, batch, *calls, observers, encryption)
         self._owned = False
         self.store = store
         self._port = self.store.outbox
@@ -185,12 +186,13 @@ class AsyncOutboxRelay(RelayBase):
         concurrency: int | None = None,
         max_attempts: int = 10,
         backoff: Backoff = BACKOFF,
+        publish_timeout: Duration = 300,
         observers: Sequence[events.Observer] = (),
         encryption: Cipher | None = None,
     ) -> None:
         check_store(self, store)
-        settings = (lease, batch, concurrency, max_attempts, backoff, observers, encryption)
-        super().__init__(publisher, *settings)
+        calls = (concurrency, max_attempts, backoff, publish_timeout)
+        super().__init__(publisher, lease, batch, *calls, observers, encryption)
         self._owned = False
         self.store = store
         self._port = self.store.outbox

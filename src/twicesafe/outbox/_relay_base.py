@@ -46,6 +46,7 @@ class RelaySettings(TypedDict, total=False):
     concurrency: int | None
     max_attempts: int
     backoff: Backoff
+    publish_timeout: Duration
     observers: Sequence[events.Observer]
     encryption: Cipher | None
 
@@ -61,12 +62,15 @@ class RelayBase:
         concurrency: int | None,
         max_attempts: int,
         backoff: Backoff,
+        publish_timeout: Duration,
         observers: Sequence[events.Observer],
         encryption: Cipher | None = None,
     ) -> None:
         self.publisher = publisher_from(publisher)
         self._lease = seconds(lease, "lease")
         expect(self._lease >= 0.3, "lease", lease, "use at least 0.3 seconds")
+        self._publish_timeout = seconds(publish_timeout, "publish_timeout")
+        expect(self._publish_timeout > 0, "publish_timeout", publish_timeout, "use more than 0")
         given: dict[str, object] = {
             "batch": batch,
             "max_attempts": max_attempts,
@@ -110,6 +114,7 @@ class RelayBase:
             concurrency=self._concurrency,
             max_attempts=self._max_attempts,
             backoff=self._backoff,
+            publish_timeout=self._publish_timeout,
             wake=wake,
             clock=since_boot,
             notify=self._notify,
