@@ -22,7 +22,6 @@ from .._values.cipher import Cipher
 from .._values.closed import closed
 from .._values.policy import Backoff
 from .._values.settings import Duration, seconds
-from ..errors import UsageError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, open_async_store, open_store
 from ._relay_base import (
@@ -151,7 +150,8 @@ class OutboxRelay(RelayBase):
         gone = closed(self.store, "relay")
         store, self.store, self._port = self.store, gone, gone
         try:
-            self._adapted.close()
+            if not self._is_parents():
+                self._adapted.close()
         finally:
             if self._owned:
                 store.close()
@@ -163,8 +163,7 @@ class OutboxRelay(RelayBase):
         self.close()
 
     def _prepared(self, until_empty: bool = False) -> RelayRunner:
-        if self._runner is not None:
-            raise UsageError("this relay is already running")
+        self._begins()
         port = self._port
         if self._state is None or self._state.outage is not None:  # a table may be missing
             port.perform(Prepare())
@@ -267,7 +266,8 @@ class AsyncOutboxRelay(RelayBase):
         gone = closed(self.store, "relay")
         store, self.store, self._port = self.store, gone, gone
         try:
-            await self._adapted.close()
+            if not self._is_parents():
+                await self._adapted.close()
         finally:
             if self._owned:
                 await store.close()
@@ -279,8 +279,7 @@ class AsyncOutboxRelay(RelayBase):
         await self.close()
 
     async def _prepared(self, until_empty: bool = False) -> AsyncRelayRunner:
-        if self._runner is not None:
-            raise UsageError("this relay is already running")
+        self._begins()
         port = self._port
         if self._state is None or self._state.outage is not None:  # a table may be missing
             await port.perform(Prepare())

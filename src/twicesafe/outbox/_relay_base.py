@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias, TypedDict
 
-from .. import events
+from .. import _forking, events
 from .._core.outbox.publisher import Publisher, keeps_order
 from .._core.outbox.relay_lease import RelayState
 from .._core.outbox.requests import Message
@@ -20,7 +20,7 @@ from .._values.settings import Duration, expect, is_whole, seconds
 from ..errors import ConfigurationError, UsageError, stays_here
 from ..stores import _urls as store_urls
 from .publishers import _urls as publisher_urls
-from .publishers._function import publisher_of
+from .publishers._function import CallablePublisher, publisher_of
 
 __all__ = [
     "BACKOFF",
@@ -83,11 +83,14 @@ class RelayBase:
         self._notify = events.notifier(observers)
         self._observed = bool(observers)
         self._cipher = encryption
+        self._process = 0
+        """The process whose connection the publisher has; 0: none yet."""
         self._before = 0
         self._state: RelayState | None = None
         """The state of this run, or of the last one."""
 
     store: Any
+    _runner: Any
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.store.url} to {type(self.publisher).__name__}>"
@@ -104,6 +107,19 @@ class RelayBase:
             if failure is not None:
                 raise failure
         return self.published - before
+
+    def _begins(self) -> None:
+        """Refuse two runs at once, and the connection of a parent process. A plain function has none."""
+        from .._runtime.adapting import own_process
+
+        if type(self.publisher) is not CallablePublisher:
+            self._process = own_process(self._process)
+        if self._runner is not None:
+            raise UsageError("this relay is already running")
+
+    def _is_parents(self) -> bool:
+        """The publisher's connection belongs to the parent process: leave it open."""
+        return self._process not in (0, _forking.pid)
 
     def _new_state(self, wake: bool, until_empty: bool) -> RelayState:
         self._before, self._state = self.published, None
