@@ -97,6 +97,27 @@ def test_the_trace_goes_along(outbox: Outbox, caller: Callable[[], Any], broker:
     assert broker.got[0].headers["traceparent"] == f"00-{0xA1:032x}-{0xB2:016x}-01"
 
 
+def test_a_propagator_that_fails_stops_no_transaction(
+    outbox: Outbox, caller: Callable[[], Any], broker: Broker, caplog: pytest.LogCaptureFixture
+):
+    from opentelemetry import propagate
+
+    class Failing:
+        def inject(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("no baggage")
+
+    connection = caller()
+    before = propagate.get_global_textmap()
+    propagate.set_global_textmap(Failing())  # type: ignore[arg-type]
+    try:
+        outbox.add(connection, topic="orders", body="1")
+    finally:
+        propagate.set_global_textmap(before)
+    connection.commit()
+    assert OutboxRelay(outbox.store, broker).drain() == 1
+    assert "sent without it" in caplog.text
+
+
 def test_the_order_of_a_key_is_that_of_its_commits(
     url: str, outbox: Outbox, caller: Callable[[], Any], broker: Broker
 ):

@@ -40,8 +40,8 @@ SLOT = slot_of(LANE)
 @pytest.fixture
 def state() -> RelayState:
     made = RelayState(
-        lease=5, batch=4, group=1, concurrency=1, max_attempts=3, backoff=Backoff(), wake=False,
-        clock=lambda: 0.0, notify=lambda event: None,
+        lease=5, batch=4, group=1, concurrency=1, max_attempts=3, backoff=Backoff(), publish_timeout=300,
+        wake=False, clock=lambda: 0.0, notify=lambda event: None,
     )  # fmt: skip
     made.slots, made.deadline = {SLOT: 1}, 1.0
     return made

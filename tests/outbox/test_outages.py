@@ -160,8 +160,8 @@ class PublishingFlow:
         self.now = 0.0
         self.setbacks: list[Any] = []
         self.state = RelayState(
-            lease=5, batch=10, group=group, concurrency=1, max_attempts=3, backoff=AT_ONCE, wake=False,
-            clock=lambda: self.now, notify=lambda event: None, checks=checks,
+            lease=5, batch=10, group=group, concurrency=1, max_attempts=3, backoff=AT_ONCE,
+            publish_timeout=300, wake=False, clock=lambda: self.now, notify=lambda event: None, checks=checks,
             keeps_order=keeps_order,
         )  # fmt: skip
         self.state.slots, self.state.deadline = {0: 1}, 1e9

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
 
-from tests.outbox.hook import Hook
+from tests.outbox.hook import Hook, Raw
 from tests.servers import free_port
 from twicesafe import BrokerUnavailableError, ConfigurationError
 from twicesafe._core.outbox.requests import Message
@@ -333,6 +334,53 @@ def test_what_httpx_refuses_is_that_messages_failure(hook: Hook):
     publisher.close()
     headers, _ = hook.got[0]
     assert (headers["twicesafe-topic"], headers["twicesafe-key"]) == ("%20t%20", "%20k%20")
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[bytes, bytes], Raw]]:
+    """A server that answers every request with these bytes, and then with these, again and again."""
+    with ExitStack() as opened:
+        yield lambda head, rest: opened.enter_context(closing(Raw(head, rest)))
+
+
+@pytest.mark.parametrize(
+    "head, rest",
+    [
+        (b"transfer-encoding: chunked", b"10000\r\n" + bytes(65536) + b"\r\n"),
+        (b"content-length: 1000000", b""),
+    ],
+    ids=["endless", "silent"],
+)
+@pytest.mark.parametrize("status", [200, 400, 429])
+def test_the_status_of_a_web_hook_is_its_answer_whatever_follows(
+    answering: Callable[[bytes, bytes], Raw], head: bytes, rest: bytes, status: int
+):
+    """The whole body was read into memory: an endless one held the call, and the memory, forever."""
+    server = answering(b"HTTP/1.1 %d X\r\n%s\r\n\r\n" % (status, head), rest)
+    publisher: Any = open_publisher(f"{server.url}?timeout=0.2")
+    for _ in range(2):
+        (answer,) = publisher.publish([message("1")])
+        assert (answer is None) == (status == 200)
+        assert answer is None or f"answered {status}" in str(answer)
+    publisher.close()
+
+
+def test_the_connection_to_a_web_hook_is_kept(hook: Hook):
+    publisher: Any = open_publisher(hook.url)
+    for _ in range(3):
+        assert publisher.publish([message("1")]) == [None]
+    publisher.close()
+    assert hook.connections == 1
+
+
+def test_a_web_hook_that_sends_elsewhere_refuses_the_message(hook: Hook):
+    """The signed message must not go where an answer says."""
+    hook.answers = [307]
+    publisher: Any = open_publisher(hook.url)
+    (answer,) = publisher.publish([message("1")])
+    publisher.close()
+    assert "answered 307" in str(answer)
+    assert len(hook.got) == 1
 
 
 def test_a_web_hook_that_is_not_there():

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Relay"]
 
 BACKOFF = Backoff(first=0.15, factor=2, most=0.4, jitter=0.5)
+FOREVER = 1e9
+"""Seconds: no call is given up."""
 GIVES_UP = 8
 """Settlements in a row that must have failed before a relay that stops may leave without."""
 
@@ -67,6 +69,7 @@ class Relay(Actor):
             concurrency=seat.concurrency,
             max_attempts=plan.max_attempts,
             backoff=BACKOFF,
+            publish_timeout=FOREVER,
             wake=plan.wakes,
             clock=self.clock,
             notify=lambda event: None,

@@ -17,7 +17,7 @@ from .. import _forking
 from .._forking import RenewedLock
 from ..errors import UsageError
 
-__all__ = ["for_event_loop", "for_threads", "own_process"]
+__all__ = ["InThreads", "for_event_loop", "for_threads", "own_process"]
 
 
 def own_process(user: int) -> int:
@@ -37,7 +37,7 @@ def for_threads(thing: Any, method: str) -> Any:
 
 def for_event_loop(thing: Any, method: str) -> Any:
     """The object as an async one; `method` tells which kind it is."""
-    return thing if inspect.iscoroutinefunction(getattr(thing, method)) else _InThreads(thing)
+    return thing if inspect.iscoroutinefunction(getattr(thing, method)) else InThreads(thing)
 
 
 class _OnOwnLoop:
@@ -108,7 +108,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             continue
 
 
-class _InThreads:
+class InThreads:
     """A blocking object in worker threads."""
 
     def __init__(self, thing: Any) -> None:

@@ -18,6 +18,7 @@ from .._core.driving import drive, drive_async
 from .._core.outbox.relay_lease import (
     CheckBroker,
     Collect,
+    GiveUp,
     KeeperPause,
     Listen,
     Publish,
@@ -26,6 +27,7 @@ from .._core.outbox.relay_lease import (
 )
 from .._core.outbox.relay_publish import publish_pending
 from ..errors import BrokerUnavailableError
+from .adapting import InThreads
 
 __all__ = ["AsyncRelayRunner", "RelayRunner"]
 
@@ -85,6 +87,8 @@ class RelayRunner:
             return None
         if kind is Collect:
             return self._collect(command.seconds)
+        if kind is GiveUp:
+            return None  # a thread cannot be ended
         if kind is Listen:
             self._listen_for(command.owner, min(command.seconds, LISTEN_SLICE))
             return None
@@ -131,7 +135,8 @@ class AsyncRelayRunner:
         self._perform = perform
         self._listen_for = listen
         self._publisher = publisher
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._under_way: dict[int, asyncio.Task[Any]] = {}
+        self._given_up: set[asyncio.Task[Any]] = set()
         self._ended: list[tuple[int, Any]] = []
         self._news = asyncio.Event()
         self._over = asyncio.Event()
@@ -144,9 +149,9 @@ class AsyncRelayRunner:
         finally:
             self._state.publishing_ended = True
             self._over.set()
-            for task in self._under_way:
+            for task in self._under_way.values():
                 task.cancel()
-            await asyncio.wait({keeper, *self._under_way})
+            await asyncio.wait({keeper, *self._under_way.values()})
         keeper.result()
 
     def stop(self) -> None:
@@ -157,11 +162,13 @@ class AsyncRelayRunner:
         kind = type(command)
         if kind is Publish or kind is CheckBroker:
             task = asyncio.create_task(self._take(command))
-            self._under_way.add(task)
+            self._under_way[command.ticket] = task
             task.add_done_callback(lambda ended: self._handle_answers(command.ticket, ended))
             return None
         if kind is Collect:
             return self._collect(command.seconds)
+        if kind is GiveUp:
+            return self._give_up(command.ticket)
         if kind is Listen:
             return self._listen(command)
         if kind is KeeperPause:
@@ -173,8 +180,15 @@ class AsyncRelayRunner:
             return _checked(await self._publisher.publish(command.messages), command)
         return await self._publisher.check()
 
+    def _give_up(self, ticket: int) -> None:
+        task = self._under_way.pop(ticket)
+        self._given_up.add(task)
+        if not isinstance(self._publisher, InThreads):  # a thread would not notice
+            task.cancel()
+
     def _handle_answers(self, ticket: int, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
+        self._under_way.pop(ticket, None)
+        self._given_up.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self._ended.append((ticket, task.result() if error is None else _error_of(error)))
         self._news.set()
@@ -184,7 +198,7 @@ class AsyncRelayRunner:
             if not self._state.stopping:
                 await _until(self._news, seconds)
             elif self._under_way:
-                await asyncio.wait(set(self._under_way), timeout=seconds)
+                await asyncio.wait(self._under_way.values(), timeout=seconds)
             else:
                 await asyncio.sleep(seconds)  # already stopping: this is a back-off
         if not self._state.stopping:

@@ -7,6 +7,7 @@ broker accepts.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from ..errors import UsageError
 from ..propagation import numbered, outgoing_key
 
 __all__ = ["MAX_BYTES", "checked"]
+
+_log = logging.getLogger("twicesafe")
 
 MAX_BYTES: Final = 1_000_000
 """Brokers accept about a megabyte. A message that is too large would park its lane."""
@@ -143,4 +146,7 @@ def _put_trace(headers: dict[str, str]) -> None:
     """Add the current trace context: the application uses OpenTelemetry."""
     from opentelemetry.propagate import inject
 
-    inject(headers)
+    try:
+        inject(headers)
+    except Exception:  # of a propagator
+        _log.exception("the trace could not be added to a message; it is sent without it")

@@ -22,7 +22,6 @@ from .._values.cipher import Cipher
 from .._values.closed import closed
 from .._values.policy import Backoff
 from .._values.settings import Duration, seconds
-from ..errors import UsageError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, open_async_store, open_store
 from ._relay_base import (
@@ -57,12 +56,13 @@ class OutboxRelay(RelayBase):
         concurrency: int | None = None,
         max_attempts: int = 10,
         backoff: Backoff = BACKOFF,
+        publish_timeout: Duration = 300,
         observers: Sequence[events.Observer] = (),
         encryption: Cipher | None = None,
     ) -> None:
         check_store(self, store)
-        settings = (lease, batch, concurrency, max_attempts, backoff, observers, encryption)
-        super().__init__(publisher, *settings)
+        calls = (concurrency, max_attempts, backoff, publish_timeout)
+        super().__init__(publisher, lease, batch, *calls, observers, encryption)
         self._owned = False
         self.store = store
         self._port = self.store.outbox
@@ -152,7 +152,8 @@ class OutboxRelay(RelayBase):
         gone = closed(self.store, "relay")
         store, self.store, self._port = self.store, gone, gone
         try:
-            self._adapted.close()
+            if not self._is_parents():
+                self._adapted.close()
         finally:
             if self._owned:
                 store.close()
@@ -164,8 +165,7 @@ class OutboxRelay(RelayBase):
         self.close()
 
     def _prepared(self, until_empty: bool = False) -> RelayRunner:
-        if self._runner is not None:
-            raise UsageError("this relay is already running")
+        self._begins()
         port = self._port
         if self._state is None or self._state.outage is not None:  # a table may be missing
             port.perform(Prepare())
@@ -187,12 +187,13 @@ class AsyncOutboxRelay(RelayBase):
         concurrency: int | None = None,
         max_attempts: int = 10,
         backoff: Backoff = BACKOFF,
+        publish_timeout: Duration = 300,
         observers: Sequence[events.Observer] = (),
         encryption: Cipher | None = None,
     ) -> None:
         check_store(self, store)
-        settings = (lease, batch, concurrency, max_attempts, backoff, observers, encryption)
-        super().__init__(publisher, *settings)
+        calls = (concurrency, max_attempts, backoff, publish_timeout)
+        super().__init__(publisher, lease, batch, *calls, observers, encryption)
         self._owned = False
         self.store = store
         self._port = self.store.outbox
@@ -270,7 +271,8 @@ class AsyncOutboxRelay(RelayBase):
         gone = closed(self.store, "relay")
         store, self.store, self._port = self.store, gone, gone
         try:
-            await self._adapted.close()
+            if not self._is_parents():
+                await self._adapted.close()
         finally:
             if self._owned:
                 await store.close()
@@ -282,8 +284,7 @@ class AsyncOutboxRelay(RelayBase):
         await self.close()
 
     async def _prepared(self, until_empty: bool = False) -> AsyncRelayRunner:
-        if self._runner is not None:
-            raise UsageError("this relay is already running")
+        self._begins()
         port = self._port
         if self._state is None or self._state.outage is not None:  # a table may be missing
             await port.perform(Prepare())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias, TypedDict
 
-from .. import events
+from .. import _forking, events
 from .._core.outbox.publisher import Publisher, keeps_order
 from .._core.outbox.relay_lease import RelayState
 from .._core.outbox.requests import Message
@@ -20,7 +20,7 @@ from .._values.settings import Duration, expect, is_whole, seconds
 from ..errors import ConfigurationError, UsageError, stays_here
 from ..stores import _urls as store_urls
 from .publishers import _urls as publisher_urls
-from .publishers._function import publisher_of
+from .publishers._function import CallablePublisher, publisher_of
 
 __all__ = [
     "BACKOFF",
@@ -47,6 +47,7 @@ class RelaySettings(TypedDict, total=False):
     concurrency: int | None
     max_attempts: int
     backoff: Backoff
+    publish_timeout: Duration
     observers: Sequence[events.Observer]
     encryption: Cipher | None
 
@@ -62,12 +63,15 @@ class RelayBase:
         concurrency: int | None,
         max_attempts: int,
         backoff: Backoff,
+        publish_timeout: Duration,
         observers: Sequence[events.Observer],
         encryption: Cipher | None = None,
     ) -> None:
         self.publisher = publisher_from(publisher)
         self._lease = seconds(lease, "lease")
         expect(self._lease >= 0.3, "lease", lease, "use at least 0.3 seconds")
+        self._publish_timeout = seconds(publish_timeout, "publish_timeout")
+        expect(self._publish_timeout > 0, "publish_timeout", publish_timeout, "use more than 0")
         given: dict[str, object] = {
             "batch": batch,
             "max_attempts": max_attempts,
@@ -80,11 +84,14 @@ class RelayBase:
         self._notify = events.notifier(observers)
         self._observed = bool(observers)
         self._cipher = encryption
+        self._process = 0
+        """The process whose connection the publisher has; 0: none yet."""
         self._before = 0
         self._state: RelayState | None = None
         """The state of this run, or of the last one."""
 
     store: Any
+    _runner: Any
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.store.url} to {type(self.publisher).__name__}>"
@@ -102,6 +109,19 @@ class RelayBase:
                 raise failure
         return self.published - before
 
+    def _begins(self) -> None:
+        """Refuse two runs at once, and the connection of a parent process. A plain function has none."""
+        from .._runtime.adapting import own_process
+
+        if type(self.publisher) is not CallablePublisher:
+            self._process = own_process(self._process)
+        if self._runner is not None:
+            raise UsageError("this relay is already running")
+
+    def _is_parents(self) -> bool:
+        """The publisher's connection belongs to the parent process: leave it open."""
+        return self._process not in (0, _forking.pid)
+
     def _new_state(self, wake: bool, until_empty: bool) -> RelayState:
         self._before, self._state = self.published, None
         self._state = state = RelayState(
@@ -111,6 +131,7 @@ class RelayBase:
             concurrency=self._concurrency,
             max_attempts=self._max_attempts,
             backoff=self._backoff,
+            publish_timeout=self._publish_timeout,
             wake=wake,
             clock=since_boot,
             notify=self._notify,

@@ -64,19 +64,23 @@ class RelayAnswers:
 
     def _handle_answers(self, ended: Sequence[tuple[int, Any]]) -> None:
         for ticket, answers in ended:
-            rows = self.under_way.pop(ticket)
-            if not rows:
-                self._broker_answered(answers)
-                continue
-            self.rows_under_way -= len(rows)
-            if isinstance(answers, Exception):
-                if len(rows) > 1:
-                    self._broker_failed(rows, answers)
-                    self._make_ready(rows)
-                    continue
-                answers = [answers]  # noqa: PLW2901 - alone, it may be to blame
+            del self.state.calls[ticket]
+            if ticket in self.under_way:  # else it was given up: its rows are sent again
+                self._call_ended(ticket, answers)
+
+    def _call_ended(self, ticket: int, answers: Any) -> None:
+        rows = self.under_way.pop(ticket)
+        if not rows:
+            self._broker_answered(answers)
+            return
+        self.rows_under_way -= len(rows)
+        if not isinstance(answers, Exception):
             self._sort_out(rows, answers)
-            self._make_ready(rows)
+        elif len(rows) > 1:
+            self._broker_failed(rows, answers)
+        else:  # alone, it may be to blame
+            self._sort_out(rows, [answers])
+        self._make_ready(rows)
 
     def _sort_out(self, rows: Sequence[Pending], answers: Sequence[Any]) -> None:
         stopped: set[bytes] = set()

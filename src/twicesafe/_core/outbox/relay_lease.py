@@ -13,6 +13,13 @@ One relay at a time handles a lane. It leases the lane's slot and publishes at m
 lane's rows at once. A relay whose lease may have expired publishes nothing more (P7); its deadline
 counts from the moment when it sent the renewal. A slot is released only after the publish loop has
 reported that none of its rows is being published.
+
+A call of the publisher that does not return within `publish_timeout` is an outage: it is given up,
+and its messages are sent again. An async call is cancelled. A thread cannot be, so it keeps its place
+among the `concurrency` calls. When no place is left, the relay releases its slots until a call
+returns. A call that was given up may still send its messages. That breaks no order: it sends the rows
+of a lane in their order, as the next call does, so a message arrives for the first time only after
+those before it.
 """
 
 from __future__ import annotations
@@ -31,7 +38,16 @@ from ..commands import Flow
 from ..sample_schedule import SampleSchedule
 from .requests import Backlog, Depth, Heartbeat, LeasedSlots, Message
 
-__all__ = ["CheckBroker", "Collect", "KeeperPause", "Listen", "Publish", "RelayState", "keep_slots"]
+__all__ = [
+    "CheckBroker",
+    "Collect",
+    "GiveUp",
+    "KeeperPause",
+    "Listen",
+    "Publish",
+    "RelayState",
+    "keep_slots",
+]
 
 MARGIN: Final = 0.1
 """Fraction of the lease: a relay stops this much before the lease expires in the store."""
@@ -62,6 +78,12 @@ class Publish(msgspec.Struct, gc=False):
 
 class CheckBroker(msgspec.Struct, gc=False):
     """Ask the publisher whether the broker is usable now; do not wait for the answer."""
+
+    ticket: int
+
+
+class GiveUp(msgspec.Struct, gc=False):
+    """Cancel this call if it is async; do not wait for its end. `Collect` reports it when it ends."""
 
     ticket: int
 
@@ -104,6 +126,7 @@ class RelayState:
         concurrency: int,
         max_attempts: int,
         backoff: Backoff,
+        publish_timeout: float,
         wake: bool,
         clock: Callable[[], float],
         notify: Callable[[events.Event], None],
@@ -119,6 +142,7 @@ class RelayState:
         self.concurrency = concurrency
         self.max_attempts = max_attempts
         self.backoff = backoff
+        self.publish_timeout = publish_timeout
         self.longest_pause = 1.0 if wake else DEAF_POLL
         self.wake = wake
         self.clock = clock
@@ -147,6 +171,8 @@ class RelayState:
         # Written by the publish loop:
         self.drained = (self.unwanted, self.unwanted)
         """The unwanted slots that were looked at, and those of them that are idle."""
+        self.calls: dict[int, tuple[float, int]] = {}
+        """Calls of the publisher that have not ended, given up or not: when each began, and its messages."""
         self.publishing_ended = False
         """The publish loop has ended."""
         self.outage: TwicesafeError | None = None
@@ -164,6 +190,15 @@ class RelayState:
             return slots
         return {slot: fence for slot, fence in slots.items() if slot not in unwanted}
 
+    def is_full(self) -> bool:
+        """True while no call can be started."""
+        return len(self.calls) >= self.concurrency
+
+    def is_stuck(self) -> bool:
+        """No call can be started, and each has had time to end after it was given up."""
+        limit = self.clock() - self.publish_timeout - self.lease
+        return self.is_full() and all(began <= limit for began, _ in list(self.calls.values()))
+
 
 # --- the keeper --------------------------------------------------------------------------------
 
@@ -172,6 +207,9 @@ def keep_slots(state: RelayState) -> Flow[None]:
     """Renew our slots in time, take free ones, release those above our share; leave at the end."""
     failures = 0
     while not state.publishing_ended:
+        if state.is_stuck():
+            yield from _leave_while_stuck(state)
+            continue
         sent = state.clock()
         said_of, drained = state.drained
         give = drained if said_of is state.unwanted else frozenset()
@@ -194,6 +232,21 @@ def keep_slots(state: RelayState) -> Flow[None]:
         if state.samples is not None and state.samples.is_due():
             yield from _sample(state, state.samples)
         yield KeeperPause(min(state.lease / 3, RENEWAL))
+    yield from _leave(state)
+
+
+def _leave_while_stuck(state: RelayState) -> Flow[None]:
+    """The publisher hangs: let other relays continue, until one of its calls returns."""
+    state.slots, state.deadline = {}, 0.0
+    messages = sum(count for _, count in list(state.calls.values()))
+    said = f"no call of the publisher returned within {state.publish_timeout:g} s; the relay waits for one"
+    state.notify(events.BrokerFailed(messages, said, 0.0))
+    yield from _leave(state)
+    while state.is_stuck() and not state.publishing_ended:
+        yield KeeperPause(min(state.lease / 3, RENEWAL))
+
+
+def _leave(state: RelayState) -> Flow[None]:
     try:
         yield Heartbeat(state.owner, 0, leave=True)
     except StoreError as error:

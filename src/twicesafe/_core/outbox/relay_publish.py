@@ -19,11 +19,11 @@ from typing import Final
 
 from ... import events
 from ..._values.keys import chance
-from ...errors import CorruptRecordError, StoreError
+from ...errors import BrokerUnavailableError, CorruptRecordError, StoreError
 from ..commands import Flow
 from ..encrypting import decrypt_body
 from .relay_answers import RelayAnswers
-from .relay_lease import DEAF_POLL, REST, CheckBroker, Collect, Listen, Publish, RelayState
+from .relay_lease import DEAF_POLL, REST, CheckBroker, Collect, GiveUp, Listen, Publish, RelayState
 from .requests import Awake, Fetch, Fetched, Pending, Settle
 
 __all__ = ["publish_pending"]
@@ -91,7 +91,7 @@ class _PublishLoop(RelayAnswers):
         enough = self.ready and self._has_enough()
         if unsettled or enough or state.clock() < self.down_until:
             return None
-        if self.rows_under_way >= state.batch or len(self.under_way) >= state.concurrency:
+        if self.rows_under_way >= state.batch or state.is_full():
             return None
         slots = self.usable
         if not slots:
@@ -150,7 +150,7 @@ class _PublishLoop(RelayAnswers):
 
     def _start_publishing(self) -> Flow[None]:
         state = self.state
-        while self.ready and len(self.under_way) < state.concurrency:
+        while self.ready and not state.is_full():
             room = min(state.group, self._room())
             if room <= 0 or state.clock() < self.down_until:
                 return
@@ -161,10 +161,8 @@ class _PublishLoop(RelayAnswers):
             rows = self._group(room, state.usable())
             if not rows:
                 return
-            self.tickets += 1
-            self.under_way[self.tickets] = rows
             self.rows_under_way += len(rows)
-            yield Publish(self.tickets, [row.message for row in rows])
+            yield Publish(self._ticket(rows), [row.message for row in rows])
 
     def _group(self, room: int, usable: dict[int, int]) -> list[Pending]:
         """Rows for one publish call: lane by lane, each in order."""
@@ -199,18 +197,33 @@ class _PublishLoop(RelayAnswers):
         )
 
     def _ask_broker(self) -> Flow[None]:
+        yield CheckBroker(self._ticket([]))
+
+    def _ticket(self, rows: list[Pending]) -> int:
         self.tickets += 1
-        self.under_way[self.tickets] = []
-        yield CheckBroker(self.tickets)
+        self.under_way[self.tickets] = rows
+        self.state.calls[self.tickets] = self.state.clock(), len(rows)
+        return self.tickets
+
+    def _give_up_overdue(self) -> Flow[None]:
+        """A publisher that does not return is an outage; the call may be cancelled, or stay in its thread."""
+        state = self.state
+        limit = state.clock() - state.publish_timeout
+        for ticket in [one for one in self.under_way if state.calls[one][0] <= limit]:
+            yield GiveUp(ticket)
+            said = f"the publisher did not return within {state.publish_timeout:g} s"
+            state.outage = BrokerUnavailableError(said)
+            self._call_ended(ticket, state.outage)
 
     def _wait(self) -> Flow[None]:
         """Wait for an answer if a publish is running, else for new rows."""
         state = self.state
         down = max(0.0, self.down_until - state.clock())
-        if self.under_way:
-            busy = len(self.under_way) >= state.concurrency or self.rows_under_way >= state.batch
+        if self.under_way or (state.is_full() and not state.stopping):
+            busy = state.is_full() or self.rows_under_way >= state.batch
             wait = state.lease / 6 if busy else max(down, self.pause, GATHER)
             self._handle_answers((yield Collect(wait)))
+            yield from self._give_up_overdue()
         elif state.stopping:
             return
         elif down:

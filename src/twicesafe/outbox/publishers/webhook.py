@@ -14,6 +14,7 @@ During rotation, ``secret_env=NEW,OLD`` signs with both.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +38,9 @@ BUSY: Final = frozenset({425, 429, 503})
 """The receiver itself says that it accepts nothing now."""
 AWAY: Final = frozenset({408, 502, 504})
 """A server behind it did not answer, either to this message or to any."""
+
+SKIPPED: Final = 65_536
+"""Bytes of an answer's body that are read."""
 
 FRAMING: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer",
@@ -85,10 +89,12 @@ class WebhookPublisher(CallablePublisher):
         with self._making.now:  # many threads call this: make only one client
             if self._client is None:
                 self._client = httpx.Client(timeout=self._timeout)
+        headers = self._headers(message)
         try:
-            answer = self._client.post(
-                self._url, content=message.body, headers=self._headers(message)
-            )
+            with self._client.stream(
+                "POST", self._url, content=message.body, headers=headers
+            ) as answer:
+                self._skip_body(answer)
         except httpx.LocalProtocolError:
             raise  # httpx refused this message
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -106,6 +112,19 @@ class WebhookPublisher(CallablePublisher):
             raise BrokerUnavailableError(unavailable)
         if not answer.is_success:
             raise RuntimeError(f"the webhook answered {answer.status_code}")
+
+    def _skip_body(self, answer: Any) -> None:
+        """The status is the answer. A short body is read, so that the connection can be used again; a long one, or
+        one that does not come, ends the connection.
+        """
+        import httpx
+
+        size, until = 0, time.monotonic() + self._timeout
+        with contextlib.suppress(httpx.HTTPError):
+            for chunk in answer.iter_raw():
+                size += len(chunk)
+                if size > SKIPPED or time.monotonic() > until:
+                    return
 
     def _headers(self, message: Message) -> dict[str, str]:
         headers = {name.lower(): line_of(value) for name, value in message.headers.items()}
