@@ -2,7 +2,8 @@
 
 A waiter watches the deletion of an `l` key. Etcd deletes it in the transaction that ends the claim, or when its lease is
 over. It watches from the revision at which it last saw the key, so nothing can happen in between. If the stream
-fails, all waiters are woken, and they ask the store.
+fails, all waiters are woken after a pause, and they ask the store. Without the pause they would ask as fast as they
+can, behind a proxy that passes calls and no streams.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from ..._forking import in_child
 from .messages import NOPUT, message
 
 __all__ = ["Waiter", "WakeupListener"]
+
+RECONNECT_DELAY: Final = 0.1
+"""Seconds."""
 
 
 class Waiter:
@@ -44,6 +48,7 @@ class WakeupListener:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stream: Any = None
         self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
         self.failures = 0
 
     def watch(self, waiter: Waiter) -> None:
@@ -52,6 +57,7 @@ class WakeupListener:
             waiter.id = next(self._numbers)
             self._waiters[waiter.id] = waiter
             if self._thread is None:
+                self._closed.clear()
                 self._requests = queue.SimpleQueue()
                 thread = threading.Thread(
                     target=self._work,
@@ -75,6 +81,7 @@ class WakeupListener:
         with self._lock:
             thread, stream = self._thread, self._stream
             self._requests.put(None)
+        self._closed.set()
         if stream is not None:
             stream.cancel()
         if thread is not None:
@@ -94,6 +101,7 @@ class WakeupListener:
             # All waiters are woken below; the next one starts a new thread.
             self.failures += 1
         finally:
+            self._closed.wait(RECONNECT_DELAY)
             with self._lock:
                 waiters, self._waiters = list(self._waiters.values()), {}
                 self._thread = self._stream = None
