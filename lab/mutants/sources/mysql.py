@@ -147,8 +147,8 @@ break_source(
     "mysql: an unfinished inbox record is free",
     bug="a record that a handler committed by itself is taken over",
     file="_engines/mysql/in_transaction.py",
-    old="f\" {now}, {now}, 1, 0, '')\"",
-    new="f\" {now}, {now}, 0, 0, '')\"",
+    old="{now}, {now}, 1, 0, x'')",
+    new="{now}, {now}, 0, 0, x'')",
     tests=[f"{MEET}::test_a_receiver_finds_an_unfinished_record_of_an_inbox_held[pymysql]"],
 )
 break_source(

@@ -142,7 +142,7 @@ class KafkaMember:
                 raise self._refusal
 
     def listen(self, revoke: Revoke | None) -> None:
-        """Tell this function what is revoked. None: nobody handles messages, so no revocation waits."""
+        """Tell this function what is revoked. None: no run is active, so no revocation waits."""
         with self._changed:
             self._revoke = revoke
             self._changed.notify_all()
