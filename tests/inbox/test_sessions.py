@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.inbox.conftest import Shop
-from tests.transactions.kinds import ENGINES, Door, open_door
+from tests.transactions.kinds import ALL, ENGINES, Door, open_door
 from twicesafe import AsyncOutbox, Outbox
 
 TEXT = "né😀'\"\\%s"
@@ -78,6 +78,23 @@ def test_character_sets_of_mariadb(shop_of: Callable[[str], Shop], kind: str, na
         add(TEXT)
     ((_, *texts, headers),) = messages(shop.url)
     assert (*texts, json.loads(headers)["text"]) == (TEXT,) * 3
+
+
+@pytest.mark.parametrize("options", [{"stream_results": True}, {"yield_per": 10}])
+@pytest.mark.parametrize(
+    "kind", [kind for _, kind in ALL if kind.startswith(("sa-con", "sa-async:"))]
+)
+def test_a_sqlalchemy_connection_that_streams(
+    shop_of: Callable[[str], Shop], kind: str, options: dict[str, Any]
+) -> None:
+    """Whoever reads many rows sets this for all statements of the connection."""
+    shop = shop_of(kind)
+    shop.door.end(shop.door.connection.execution_options(**options))
+    with shop.door.transaction():
+        assert shop.accept("one")
+        assert not shop.accept("one")
+        assert shop.accept_many(["two", "one"]) == [True, False]
+        assert [shop.process("three", lambda: 3).replayed for _ in "12"] == [False, True]
 
 
 def messages(url: str) -> list[tuple[Any, ...]]:

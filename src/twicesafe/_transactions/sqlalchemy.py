@@ -50,6 +50,8 @@ _STYLES: Final[dict[str, Style]] = {
     "pyformat": "%s",
     "numeric_dollar": "$1",
 }
+_WHOLE: Final = {"stream_results": False, "yield_per": None}
+"""Our rows are read at once, though the caller may stream: a statement that writes needs a plain cursor."""
 _MAY_NEST: weakref.WeakSet[Any] = weakref.WeakSet()
 """SQLite engines that are known to send BEGIN first."""
 
@@ -181,7 +183,8 @@ class ConnectionTransaction(_Wrapped, Transaction):
 
     def execute(self, statement: Query | Change) -> Any:
         sent = with_hex(statement) if self.dialect == "mysql" else statement
-        return _reply(statement, self._connection.exec_driver_sql(sent.sql, sent.args or None))
+        args = sent.args or None
+        return _reply(statement, self._connection.exec_driver_sql(sent.sql, args, _WHOLE))
 
 
 class SessionTransaction(ConnectionTransaction):
@@ -220,9 +223,8 @@ class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
 
     async def execute(self, statement: Query | Change) -> Any:
         sent = with_hex(statement) if self.dialect == "mysql" else statement
-        return _reply(
-            statement, await self._connection.exec_driver_sql(sent.sql, sent.args or None)
-        )
+        args = sent.args or None
+        return _reply(statement, await self._connection.exec_driver_sql(sent.sql, args, _WHOLE))
 
 
 class AsyncSessionTransaction(AsyncConnectionTransaction):
