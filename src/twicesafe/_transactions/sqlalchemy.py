@@ -157,6 +157,11 @@ def _begin_sqlite(connection: Any) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+def _connected(connection: Any) -> None:
+    """Connect again, as the next statement would."""
+    _ = connection.connection
+
+
 class ConnectionTransaction(_Wrapped, Transaction):
     @staticmethod
     def ends(connection: Any) -> Ends:
@@ -217,6 +222,11 @@ class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
     async def check(self) -> None:
         if self._session is not None:
             self._connection = await self._session.connection()
+        if self._connection.invalidated:  # a look would connect, outside of SQLAlchemy's greenlet
+            try:
+                await self._connection.run_sync(_connected)
+            except Exception as error:
+                raise self.explained(error) from error
         await super().check()
         if self.is_doubtful() and not await self._connection.run_sync(prove_nesting):
             raise self.refuse_nested()
