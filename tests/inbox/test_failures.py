@@ -16,6 +16,7 @@ from twicesafe import (
     RememberedFailureError,
     ResultUnavailableError,
     State,
+    StillInProgressError,
     TooLargeError,
     current_claim,
     events,
@@ -245,3 +246,25 @@ def test_cancelled_in_the_handler_nothing_is_left(shop_of: Callable[[str], Shop]
     assert shop.receiver.record("m-1") is None  # no attempt failed: nothing is counted
     with shop.door.transaction():
         assert shop.process("m-1", shop.credit(2)).attempt == 1
+
+
+def test_a_handler_that_accepts_its_own_key_gets_an_error(lean_shop: Shop):
+    """Its record is not done yet, which would look like the work of a stopped worker."""
+    shop = lean_shop
+
+    def twice(many: bool) -> Callable[..., Any]:
+        inbox, connection = shop.inbox, shop.door.connection
+        return lambda *_: (
+            inbox.accept_many(connection, ["m-0", "m-1"])
+            if many
+            else inbox.accept(connection, "m-1")
+        )
+
+    for many in (False, True):
+        with (
+            pytest.raises(StillInProgressError, match="already runs under"),
+            shop.door.transaction(),
+        ):
+            shop.process("m-1", twice(many))
+    with shop.door.transaction():
+        assert shop.accept_many(["m-0", "m-2"]) == [True, True]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.inbox.conftest import Shop
-from tests.transactions.kinds import ENGINES, Door, open_door
-from twicesafe import AsyncOutbox, Outbox
+from tests.transactions.kinds import ALL, ENGINES, Door, open_door
+from twicesafe import AsyncOutbox, Outbox, StoreError
 
 TEXT = "né😀'\"\\%s"
 
@@ -78,6 +78,43 @@ def test_character_sets_of_mariadb(shop_of: Callable[[str], Shop], kind: str, na
         add(TEXT)
     ((_, *texts, headers),) = messages(shop.url)
     assert (*texts, json.loads(headers)["text"]) == (TEXT,) * 3
+
+
+@pytest.mark.parametrize("options", [{"stream_results": True}, {"yield_per": 10}])
+@pytest.mark.parametrize(
+    "kind", [kind for _, kind in ALL if kind.startswith(("sa-con", "sa-async:"))]
+)
+def test_a_sqlalchemy_connection_that_streams(
+    shop_of: Callable[[str], Shop], kind: str, options: dict[str, Any]
+) -> None:
+    """Whoever reads many rows sets this for all statements of the connection."""
+    shop = shop_of(kind)
+    shop.door.end(shop.door.connection.execution_options(**options))
+    with shop.door.transaction():
+        assert shop.accept("one")
+        assert not shop.accept("one")
+        assert shop.accept_many(["two", "one"]) == [True, False]
+        assert [shop.process("three", lambda: 3).replayed for _ in "12"] == [False, True]
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in ALL if kind.startswith("sa-async:")])
+def test_an_invalidated_sqlalchemy_connection_connects_again(
+    shop_of: Callable[[str], Shop], kind: str
+) -> None:
+    """A cancelled statement or a lost server invalidates it; then the next statement connects, ours too."""
+    shop = shop_of(kind)
+    with shop.door.transaction():
+        assert shop.accept("one")
+    shop.door.end(shop.door.connection.invalidate())
+    with shop.door.transaction():
+        assert shop.accept_many(["one", "two"]) == [False, True]
+    with shop.door.transaction():
+        assert not shop.accept("two")
+        shop.door.end(shop.door.connection.invalidate())
+        with pytest.raises(StoreError, match="rolled back"):
+            shop.accept("three")
+        shop.door.rollback()
+        assert shop.accept("three")
 
 
 def messages(url: str) -> list[tuple[Any, ...]]:

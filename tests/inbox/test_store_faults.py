@@ -153,7 +153,7 @@ def test_a_read_only_transaction_runs_nothing(shop_of: ShopOf, kind: str):
     shop, runs = shop_of(kind), []
     shop.door.begin()
     shop.door.sql(READ_ONLY[kind])
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreUnavailableError, match="is read-only, so the statement"):
         shop.process("m-1", lambda: runs.append(1))
     shop.door.rollback()
     assert runs == []

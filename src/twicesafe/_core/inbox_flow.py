@@ -74,6 +74,7 @@ def accepted(call: Call, answer: Claimed) -> bool:
 
 def accept(call: Call) -> Flow[bool]:
     """Record a message as done, before the caller does the work in the same transaction."""
+    refuse_own_wait(call)
     try:
         entered: Entered = yield entry(call, done=True)
     except AtomicityBrokenError as error:
@@ -84,6 +85,8 @@ def accept(call: Call) -> Flow[bool]:
 def accept_many(calls: list[Call]) -> Flow[list[bool]]:
     """`accept` for many. A key that occurs twice in one batch is new only once."""
     first = {call.key.id: call for call in reversed(calls)}
+    for call in first.values():
+        refuse_own_wait(call)
     asks = [entry(call, done=True) for call in reversed(first.values())]
     try:
         entered: list[Entered] = yield EnterMany(asks)

@@ -41,6 +41,12 @@ _ENDED_TEXTS: Final = (
     "closed transaction inside context manager",  # SQLAlchemy: committed, or rolled back
     "This Connection is closed",  # SQLAlchemy: by the caller; one that is lost is called invalid
 )
+_READ_ONLY: Final[dict[Dialect, AbstractSet[object]]] = {
+    "postgresql": {"25006"},
+    "mysql": {1290, 1792, 1836, 3100},
+    "sqlite": {"SQLITE_READONLY"},
+}
+"""The transaction or its server takes no writes: perhaps a demoted primary, so a retry may help."""
 _REFUSED: Final[dict[Dialect, tuple[str, ...]]] = {
     "postgresql": ("22", "23", "42", "44", "54", "P0"),
     "sqlite": (
@@ -55,7 +61,6 @@ _NO_ANSWER_MYSQL: Final = frozenset(
         4031,  # the connection is lost, as are those above
         *(1021, 1037, 1038, 1041, 1114, 1135, 1206),  # no disk space, no memory
         *(1040, 1047, 1203, 1226, 1467, 1637),  # too busy, or not ready
-        *(1290, 1792, 1836, 3100),  # read-only: perhaps a demoted primary
         *(1180, 1181, 1317, 1969, 3024),  # a failed commit, a cancelled or timed-out statement
     }
 )
@@ -94,6 +99,11 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
         )
     if code in _ENDED[dialect] or any(said in text for said in _ENDED_TEXTS):
         return AtomicityBrokenError(f"the transaction ended or changed meanwhile: {text}")
+    if code in _READ_ONLY[dialect]:
+        return StoreUnavailableError(
+            f"this transaction is read-only, so the statement wrote nothing ({text}); use a connection that may write, "
+            "to the primary"
+        )
     if _is_refused(dialect, error, code):
         return StoreError(f"the database refused a statement in your transaction: {text}")
     return StoreUnavailableError(

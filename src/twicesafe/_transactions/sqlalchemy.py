@@ -50,6 +50,8 @@ _STYLES: Final[dict[str, Style]] = {
     "pyformat": "%s",
     "numeric_dollar": "$1",
 }
+_WHOLE: Final = {"stream_results": False, "yield_per": None}
+"""Our rows are read at once, though the caller may stream: a statement that writes needs a plain cursor."""
 _MAY_NEST: weakref.WeakSet[Any] = weakref.WeakSet()
 """SQLite engines that are known to send BEGIN first."""
 
@@ -155,6 +157,11 @@ def _begin_sqlite(connection: Any) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+def _connected(connection: Any) -> None:
+    """Connect again, as the next statement would."""
+    _ = connection.connection
+
+
 class ConnectionTransaction(_Wrapped, Transaction):
     @staticmethod
     def ends(connection: Any) -> Ends:
@@ -181,7 +188,8 @@ class ConnectionTransaction(_Wrapped, Transaction):
 
     def execute(self, statement: Query | Change) -> Any:
         sent = with_hex(statement) if self.dialect == "mysql" else statement
-        return _reply(statement, self._connection.exec_driver_sql(sent.sql, sent.args or None))
+        args = sent.args or None
+        return _reply(statement, self._connection.exec_driver_sql(sent.sql, args, _WHOLE))
 
 
 class SessionTransaction(ConnectionTransaction):
@@ -214,15 +222,19 @@ class AsyncConnectionTransaction(_Wrapped, AsyncTransaction):
     async def check(self) -> None:
         if self._session is not None:
             self._connection = await self._session.connection()
+        if self._connection.invalidated:  # a look would connect, outside of SQLAlchemy's greenlet
+            try:
+                await self._connection.run_sync(_connected)
+            except Exception as error:
+                raise self.explained(error) from error
         await super().check()
         if self.is_doubtful() and not await self._connection.run_sync(prove_nesting):
             raise self.refuse_nested()
 
     async def execute(self, statement: Query | Change) -> Any:
         sent = with_hex(statement) if self.dialect == "mysql" else statement
-        return _reply(
-            statement, await self._connection.exec_driver_sql(sent.sql, sent.args or None)
-        )
+        args = sent.args or None
+        return _reply(statement, await self._connection.exec_driver_sql(sent.sql, args, _WHOLE))
 
 
 class AsyncSessionTransaction(AsyncConnectionTransaction):
