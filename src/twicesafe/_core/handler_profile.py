@@ -19,7 +19,13 @@ from ..errors import ConfigurationError, UsageError
 from .handler_call import positional_counts, refuse_misfit
 from .handler_kind import expect_callable, problem_of
 
-__all__ = ["FingerprintSetting", "HandlerProfile", "claimed_content", "profile_of"]
+__all__ = [
+    "FingerprintSetting",
+    "HandlerProfile",
+    "claimed_content",
+    "profile_of",
+    "without_defaults",
+]
 
 FingerprintSetting: TypeAlias = bool | bytes | Callable[..., object] | None
 """None: inherit the outer setting; without one, no check. False: no check. True: the arguments."""
@@ -113,9 +119,10 @@ class HandlerProfile:
         return bound
 
     def of_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The fingerprint of all arguments by name. All calls without arguments have the same one."""
+        """The fingerprint of all arguments by name, except those that are equal to their defaults. All calls
+        without arguments have the same one."""
         if args or kwargs or self._defaults or self._bound is not None:
-            return fingerprint(self.named(args, kwargs))
+            return fingerprint(without_defaults(self.named(args, kwargs), self._defaults))
         if self._no_arguments is None:
             self._no_arguments = fingerprint(self.named((), {}))
         return self._no_arguments
@@ -179,6 +186,24 @@ class HandlerProfile:
         if type(content) is bytes:  # a digest, for example: it has no fields
             return fingerprint(content), None
         return fingerprint(content), functools.partial(field_names, content)
+
+
+def without_defaults(named: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller said. If the next version has another parameter, with a default, nothing changes here."""
+    said = defaults.keys() & named.keys()
+    if not said:
+        return named
+    usual = {name for name in said if _equal(named[name], defaults[name])}
+    return {name: value for name, value in named.items() if name not in usual}
+
+
+def _equal(value: Any, default: Any) -> bool:
+    if value is default:
+        return True
+    try:
+        return fingerprint(value) == fingerprint(default)
+    except UsageError:  # a default that cannot be compared, for example a mark for "not given"
+        return False
 
 
 _by_source: dict[Any, HandlerProfile] = {}
