@@ -80,6 +80,8 @@ class HandlerProfile:
         self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
         self._names = [p.name for p in parameters]
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._defaults |= {p.name: () for p in parameters if p.kind is p.VAR_POSITIONAL}
+        self._defaults |= {p.name: {} for p in parameters if p.kind is p.VAR_KEYWORD}
         self._positional: _Positional | None = None
         self.least, self.most = positional_counts(self._bound or handler)
         self._fitting: set[tuple[Any, ...]] = set()
@@ -170,7 +172,7 @@ class HandlerProfile:
         if len(self.parameters) == 1 and len(bound) == 1:
             (alone,) = bound.values()
             return alone
-        return bound
+        return without_defaults(bound, self._defaults)
 
     def fingerprint(
         self, setting: FingerprintSetting, args: tuple[Any, ...], kwargs: Mapping[str, Any]
