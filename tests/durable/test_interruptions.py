@@ -56,7 +56,7 @@ def test_a_task_that_is_cancelled_at_any_turn_of_its_loop_goes_on_later(store: A
 
     async def cancelled_at(turn: int) -> bool:
         memory = MemoryStore()
-        receiver = AsyncReceiver(store(memory), policy=MANY)
+        receiver = AsyncReceiver(store(memory), policy=MANY.replace(wait=60, lease=600))
         ran: Counter[str] = Counter()
 
         async def act(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from tests.receiver.test_waiting import riders
-from twicesafe import AsyncInbox, FingerprintMismatchError, Inbox, UsageError
+from twicesafe import AsyncInbox, FingerprintMismatchError, Inbox, Receiver, UsageError
 from twicesafe import events as ev
 from twicesafe._core.http.fingerprint import http_fingerprint
 from twicesafe._core.http.message import HttpRequest
@@ -320,3 +320,27 @@ def test_the_proxys_variable() -> None:
             environ={"TWICESAFE_HTTP_FINGERPRINT": text},
         )
         assert found.policy().fingerprint == meant
+
+
+# -- the next version of a function has one more parameter with a default ------------------------
+
+
+def pay(order: dict[str, Any], cents: int) -> str:
+    return "first"
+
+
+def pay_more(order: dict[str, Any], cents: int, gift: bool = False, *a: str, **b: str) -> str:
+    return "ran again"
+
+
+@pytest.mark.parametrize("settings", [{"key": "cents", "fingerprint": True}, {}])
+def test_a_new_parameter_with_a_default_is_no_other_request(settings: Any) -> None:
+    """The repeat was refused; without a key, it ran again."""
+    with Receiver.open("memory://") as receiver:
+        before, after = (
+            receiver.idempotent(scope=["pay"], **settings)(function) for function in (pay, pay_more)
+        )
+        order = {"id": "o-1"}
+        assert before(order, 5) == after(order, 5) == after(order, 5, False) == "first"
+        with suppress(FingerprintMismatchError):
+            assert after(order, 5, gift=True) == "ran again"

@@ -24,6 +24,7 @@ from twicesafe.errors import ConfigurationError
 from twicesafe.integrations.mcp import (
     Done,
     IdempotentTools,
+    NotDone,
     ToolCall,
     ToolRule,
     token_principal,
@@ -170,6 +171,32 @@ async def test_a_tool_error_means_that_nothing_was_done(receiver: AsyncReceiver)
     assert said(refused) == "500 is more than the limit"
     shop.trouble = None
     assert (await charged(shop, cents=400)).data == {"id": "ch-1", "cents": 400}
+
+
+class DeclinedError(Exception):
+    """The bank says no, before any effect."""
+
+
+@pytest.mark.parametrize("error", [NotDone("declined"), DeclinedError("declined")])
+async def test_what_fastmcp_wraps_is_still_the_tools_own_statement(
+    receiver: AsyncReceiver, error: Exception
+) -> None:
+    shop = Shop(receiver, ToolRule(identity=("order_id",), not_done=(DeclinedError,)))
+    shop.trouble = error
+    assert "declined" in said(await charged(shop))
+    shop.trouble = None
+    assert (await charged(shop, cents=400)).data["cents"] == 400
+
+
+async def test_an_error_that_the_policy_remembers_is_final(receiver: AsyncReceiver) -> None:
+    """FastMCP wraps it, and the key was held."""
+    remembering = receiver.options(policy=Policy(wait=0, remember=(DeclinedError,)))
+    shop = Shop(remembering)
+    shop.trouble = DeclinedError("declined")
+    first, again = await charged(shop), await charged(shop)
+    assert "Error calling tool 'charge': declined" in said(first)
+    assert said(again) == "charge failed permanently: declined. Do not call it again for this."
+    assert shop.charged == ["o-1"]
 
 
 async def test_arguments_that_do_not_fit_can_be_corrected(receiver: AsyncReceiver) -> None:

@@ -19,7 +19,13 @@ from ..errors import ConfigurationError, UsageError
 from .handler_call import positional_counts, refuse_misfit
 from .handler_kind import expect_callable, problem_of
 
-__all__ = ["FingerprintSetting", "HandlerProfile", "claimed_content", "profile_of"]
+__all__ = [
+    "FingerprintSetting",
+    "HandlerProfile",
+    "claimed_content",
+    "profile_of",
+    "without_defaults",
+]
 
 FingerprintSetting: TypeAlias = bool | bytes | Callable[..., object] | None
 """None: inherit the outer setting; without one, no check. False: no check. True: the arguments."""
@@ -74,6 +80,8 @@ class HandlerProfile:
         self._plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
         self._names = [p.name for p in parameters]
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._defaults |= {p.name: () for p in parameters if p.kind is p.VAR_POSITIONAL}
+        self._defaults |= {p.name: {} for p in parameters if p.kind is p.VAR_KEYWORD}
         self._positional: _Positional | None = None
         self.least, self.most = positional_counts(self._bound or handler)
         self._fitting: set[tuple[Any, ...]] = set()
@@ -113,9 +121,10 @@ class HandlerProfile:
         return bound
 
     def of_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The fingerprint of all arguments by name. All calls without arguments have the same one."""
+        """The fingerprint of all arguments by name, except those that are equal to their defaults. All calls
+        without arguments have the same one."""
         if args or kwargs or self._defaults or self._bound is not None:
-            return fingerprint(self.named(args, kwargs))
+            return fingerprint(without_defaults(self.named(args, kwargs), self._defaults))
         if self._no_arguments is None:
             self._no_arguments = fingerprint(self.named((), {}))
         return self._no_arguments
@@ -163,7 +172,7 @@ class HandlerProfile:
         if len(self.parameters) == 1 and len(bound) == 1:
             (alone,) = bound.values()
             return alone
-        return bound
+        return without_defaults(bound, self._defaults)
 
     def fingerprint(
         self, setting: FingerprintSetting, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -179,6 +188,24 @@ class HandlerProfile:
         if type(content) is bytes:  # a digest, for example: it has no fields
             return fingerprint(content), None
         return fingerprint(content), functools.partial(field_names, content)
+
+
+def without_defaults(named: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller said. If the next version has another parameter, with a default, nothing changes here."""
+    said = defaults.keys() & named.keys()
+    if not said:
+        return named
+    usual = {name for name in said if _equal(named[name], defaults[name])}
+    return {name: value for name, value in named.items() if name not in usual}
+
+
+def _equal(value: Any, default: Any) -> bool:
+    if value is default:
+        return True
+    try:
+        return fingerprint(value) == fingerprint(default)
+    except UsageError:  # a default that cannot be compared, for example a mark for "not given"
+        return False
 
 
 _by_source: dict[Any, HandlerProfile] = {}

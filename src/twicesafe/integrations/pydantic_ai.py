@@ -99,7 +99,8 @@ class IdempotentTools(WrapperToolset[Any]):
 
 def _as_declared(arguments: dict[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a model that is the only argument: in the schema of Pydantic AI they are the arguments."""
-    if len(arguments) != 1 or arguments.keys() & schema.get("properties", {}).keys():
+    known = schema.get("properties")
+    if len(arguments) != 1 or not known or arguments.keys() & known.keys():
         return arguments
     (model,) = arguments.values()
     fields = TypeAdapter(type(model)).dump_python(model, by_alias=True)

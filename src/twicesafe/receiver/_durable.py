@@ -147,7 +147,7 @@ class _DurableBase(Generic[P]):
         """`is_delivered`: to run it, so that a policy with ``signatures`` requires one."""
         key, owner = self._given.key, self._owner
         if key is None:
-            return owner.key(Key.from_content(named))  # type: ignore[no-any-return]
+            return owner.key(Key.from_content(self._arguments.said(named)))  # type: ignore[no-any-return]
         full: Callable[[Any], Key] = owner._delivered_key if is_delivered else owner.key
         return full(named.get(key) if isinstance(key, str) else key(*args, **kwargs))
 
@@ -218,14 +218,15 @@ class _DurableBase(Generic[P]):
     def _fingerprint(
         self, named: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[bytes | None, Any]:
-        """Of all arguments, unless the decorator says otherwise."""
+        """Of all arguments but the defaults, unless the decorator says otherwise."""
         setting = self._given.fingerprint
         if setting is False:
             return None, None
         content: Any = named
         if setting is None or setting is True:
-            if len(named) == 1:  # so that a mismatch names *its* fields
-                (content,) = named.values()
+            content = self._arguments.said(named)
+            if len(content) == 1 and self._arguments.names[0] in content:
+                (content,) = content.values()  # so that a mismatch names *its* fields
         else:
             content = setting(*args, **kwargs) if callable(setting) else setting
         return stated(content), functools.partial(field_names, content)

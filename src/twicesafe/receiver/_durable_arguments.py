@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from .._core.handler_call import name_of
+from .._core.handler_profile import without_defaults
 from .._values.codecs import Codec, resolve_parameter_types
 from .._values.signed_key import SignedKey
 from ..errors import (
@@ -43,6 +44,9 @@ class DurableArguments:
         self._name = name_of(function)
         self._signature = signature.replace(parameters=parameters[1:])
         self._function = function
+        unsaid = self._signature.bind_partial()
+        unsaid.apply_defaults()
+        self._defaults = dict(unsaid.arguments)
 
     @cached_property
     def _types(self) -> dict[str, Any]:
@@ -62,6 +66,10 @@ class DurableArguments:
             ) from error
         bound.apply_defaults()
         return dict(bound.arguments)
+
+    def said(self, named: dict[str, Any]) -> dict[str, Any]:
+        """Without the arguments that are equal to their defaults: for what is compared."""
+        return without_defaults(named, self._defaults)
 
     def encode(self, named: dict[str, Any], around: tuple[str, ...], codec: Codec) -> bytes:
         """`around`: the scope of the `key_scope` blocks around the call."""

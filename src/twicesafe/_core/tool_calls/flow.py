@@ -50,7 +50,7 @@ from ..http.flow import CompleteClaim, EnterClaim, HoldClaim, LeaveClaim, Log
 from .answers import ToolAnswer, answer_to
 from .identity import approval_key
 from .rule import Done, NotDone, ToolCall, ToolRule
-from .statements import Statement, chain_of, says_not_done
+from .statements import Statement, chain_of, remembered, says_not_done
 
 __all__ = [
     "APPROVAL",
@@ -256,8 +256,9 @@ def _run(
                 return error
             why = text_of(stated) or "it gave no reason"
             return ToolAnswer(state="not_done", tool=call.tool, key=call.key, reason=why)
-        if rule.takeover == "retry" or isinstance(error, remember):
-            yield LeaveClaim(claim, error)
+        final = remembered(error, remember)
+        if rule.takeover == "retry" or final is not None:
+            yield LeaveClaim(claim, final or error)
             return error
         yield Log("warning", f"{call.tool}: outcome unknown, key {call.key.short} is held", error)
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from traceback import walk_tb
 from typing import TypeAlias
 
-__all__ = ["Statement", "chain_of", "modules_of", "says_not_done", "stated_outside"]
+__all__ = ["Statement", "chain_of", "modules_of", "remembered", "says_not_done", "stated_outside"]
 
 Statement: TypeAlias = Callable[[BaseException], bool]
 """Does this error, without what led to it, say that nothing was done?"""
@@ -35,14 +35,26 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
         here = here.__cause__ or (None if here.__suppress_context__ else here.__context__)
 
 
+def remembered(
+    error: BaseException, kinds: tuple[type[BaseException], ...]
+) -> BaseException | None:
+    """The error that the policy remembers: the tool's own, or what a framework made of it with ``from``."""
+    here: BaseException | None = error
+    while here is not None and not isinstance(here, kinds):
+        here = here.__cause__
+    return here
+
+
 def stated_outside(packages: tuple[str, ...], kinds: tuple[type[BaseException], ...]) -> Statement:
-    """An error of these kinds that was not raised by the code of these packages."""
+    """An error of these kinds, raised by other code than these packages; or by them, around an error that
+    decides in its place.
+    """
 
     def states(error: BaseException) -> bool:
         if not isinstance(error, kinds):
             return False
         *_, raised_in = "", *modules_of(error)
-        return raised_in.partition(".")[0] not in packages
+        return raised_in.partition(".")[0] not in packages or error.__cause__ is not None
 
     return states
 
