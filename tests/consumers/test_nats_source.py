@@ -394,16 +394,15 @@ async def test_no_credentials_are_sent_in_plain_text_to_a_server_that_should_hav
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     url = f"tls+nats://ann:secret@127.0.0.1:{port}?timeout=2"
-    opened: Any = (
-        JetStreamSource.open(f"{url}&stream=s&durable=d")
-        if kind == "source"
-        else JetStreamPublisher.open(url)
-    )
+    opened: Any
+    if kind == "source":
+        opened = JetStreamSource.open(f"{url}&stream=s&durable=d")
+        attempt = opened.fetch(1, 0.1)
+    else:
+        opened = JetStreamPublisher.open(url)
+        attempt = opened.publish([Outgoing("1", "orders", b"", None, {})])
     with pytest.raises(BrokerUnavailableError, match="NoTlsError"):
-        if kind == "source":
-            await opened.fetch(1, 0.1)
-        else:
-            await opened.publish([Outgoing("1", "orders", b"", None, {})])
+        await attempt
     await opened.close()
     async with asyncio.timeout(60):
         await has_ended.wait()
