@@ -310,6 +310,16 @@ def test_a_fetch_that_waits_notices_that_the_connection_is_gone(stage: Stage):
             asking.result(stage.seconds)
 
 
+def test_the_confirmation_of_the_last_acknowledgement_is_one_of_all(stage: Stage):
+    with stage.source(ack_wait="60s") as member:
+        for _ in range(3):
+            stage.send(100)
+            found = member.fetch(100, stage.seconds)
+            member.acknowledge([one.receipt for one in found])
+            assert (len(found), stage.unsettled()) == (100, 0)
+            assert member.source._valid_until == {}
+
+
 def test_a_lost_confirmation_is_an_outage_and_the_receipt_stays_valid(stage: Stage):
     with stage.source(ack_wait="1h") as member:
         (sent,) = stage.send()
