@@ -13,12 +13,12 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import MethodType
 from typing import NoReturn, TypeAlias
 
-__all__ = ["RenewedLock", "around_fork", "end_child", "in_child", "pid", "without_children"]
+__all__ = ["RenewedLock", "WithoutChildren", "around_fork", "end_child", "in_child", "pid"]
 
 _Hook: TypeAlias = Callable[[], None]
 _Hooks: TypeAlias = dict[object, Callable[[], _Hook | None]]
@@ -61,14 +61,16 @@ def end_child() -> NoReturn:
         os._exit(status)
 
 
-@contextmanager
-def without_children() -> Iterator[None]:
+class WithoutChildren:
     """A child that is forked inside this block, and comes to its end, exits there."""
-    process = pid
-    try:
-        yield
-    finally:
-        if pid != process:
+
+    __slots__ = ("_process",)
+
+    def __enter__(self) -> None:
+        self._process = pid
+
+    def __exit__(self, *_: object) -> None:
+        if pid != self._process:
             end_child()
 
 

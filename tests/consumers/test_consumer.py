@@ -37,6 +37,7 @@ from twicesafe.consumers import (
 )
 from twicesafe.consumers.sources import Received
 from twicesafe.errors import (
+    BrokerUnavailableError,
     ConfigurationError,
     StillInProgressError,
     StoreUnavailableError,
@@ -229,6 +230,109 @@ def test_a_decision_that_is_used_again_stays_as_it_is() -> None:
         ValueError,
     ]
     assert (again.after, again.__cause__, gone.__cause__) == (None, None, None)
+
+
+def test_a_dead_letter_function_that_gives_up_is_called_again(setting: Setting) -> None:
+    """There is no further place for the message."""
+    calls: list[str] = []
+
+    def keep(message: Message, error: Exception) -> None:
+        calls.append(message.id or "")
+        if len(calls) < 3:
+            raise DeadLetter("not here")
+
+    def handle(message: Message) -> None:
+        raise DeadLetter("no retry can help")
+
+    setting.send()
+    assert setting.drain(handle, dead_letter=keep).dead == 1
+    assert calls == ["m-1"] * 3
+    assert setting.acknowledged() == ["m-1"]
+
+
+def test_a_consumer_that_is_closed_while_it_runs_finishes_and_acknowledges(
+    setting: Setting,
+) -> None:
+    source = OnLoop(setting.broker)
+    consumer = setting.consumer(source, concurrency=2)
+    both = threading.Barrier(2)
+    ran: list[str | None] = []
+
+    def handle(message: Message) -> None:
+        both.wait(60)
+        if message.id == "m-1":
+            consumer.close()
+        both.wait(60)  # the other one still runs when it is closed
+        ran.append(message.id)
+
+    for _ in range(3):
+        setting.send()
+    assert consumer.run(handle).ran == 2
+    assert sorted(setting.acknowledged()) == ["m-1", "m-2"] == sorted(map(str, ran))
+    assert source.closed == 1
+    with pytest.raises(UsageError, match="closed"):
+        consumer.run(handle)
+
+
+async def test_an_async_consumer_that_is_closed_while_it_runs_finishes_and_acknowledges() -> None:
+    broker = MemoryBroker()
+    source = OnLoop(broker)
+    broker.send("orders", {}, id="m-1")
+    async with AsyncReceiver.open("memory://") as receiver:
+        consumer = AsyncConsumer(source, receiver=receiver)
+
+        async def handle(message: Message) -> None:
+            await consumer.close()
+
+        assert (await consumer.run(handle)).ran == 1
+    assert [one.id for one in broker.acknowledged] == ["m-1"]
+    assert source.closed == 1
+
+
+def test_a_stop_while_it_cannot_connect_does_not_stop_the_next_run(setting: Setting) -> None:
+    source = Unreachable(setting.broker, "orders")
+    setting.send()
+    with setting.consumer(source) as consumer:
+        source.meanwhile = consumer.stop
+        with pytest.raises(BrokerUnavailableError):
+            consumer.drain(lambda message: None, idle=0.05)
+        assert consumer.drain(lambda message: None, idle=0.05).ran == 1
+
+
+class OnLoop(MemorySource):
+    """A source whose methods are async, as those of most brokers are."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, "orders")
+        self.closed = 0
+
+    async def fetch(self, most: int, seconds: float) -> list[Received]:  # type: ignore[override]
+        return await asyncio.to_thread(super().fetch, most, min(seconds, 0.05))
+
+    async def acknowledge(self, receipts: Any) -> None:  # type: ignore[override]
+        super().acknowledge(receipts)
+
+    async def give_back(self, receipts: Any, seconds: float) -> None:  # type: ignore[override]
+        super().give_back(receipts, seconds)
+
+    async def check(self, consumer: Any) -> list[Any]:  # type: ignore[override]
+        return []
+
+    async def close(self) -> None:  # type: ignore[override]
+        self.closed += 1
+
+
+class Unreachable(MemorySource):
+    """At the first try."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def check(self, consumer: Any) -> list[Any]:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is None:
+            return []
+        meanwhile()
+        raise BrokerUnavailableError("the broker is away")
 
 
 def test_later_messages_of_a_key_wait_behind_one_that_rests(setting: Setting) -> None:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -571,6 +572,17 @@ def test_a_partition_that_was_paused_comes_back_from_another_member(
     for number in range(topic.partitions):
         topic.put(str(number), partition=number)
     assert sorted(bodies(fetched(source, topic.partitions))) == ["0", "1", "2", "3"]
+
+
+def test_others_have_a_turn_after_each_poll(
+    open_source: Callable[..., KafkaSource], monkeypatch: pytest.MonkeyPatch
+):
+    """Under gevent, which replaces threads, nothing else would ever run: the driver does not let it."""
+    turns: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=turns.append)
+    monkeypatch.setattr(member_module, "time", clock)
+    source = open_source()
+    until(lambda: [source.fetch(10, 0.1), 0.0 in turns][1], 60)
 
 
 def test_close_ends_a_fetch_that_waits(open_source: Callable[..., KafkaSource]):

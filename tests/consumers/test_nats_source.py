@@ -310,6 +310,16 @@ def test_a_fetch_that_waits_notices_that_the_connection_is_gone(stage: Stage):
             asking.result(stage.seconds)
 
 
+def test_the_confirmation_of_the_last_acknowledgement_is_one_of_all(stage: Stage):
+    with stage.source(ack_wait="60s") as member:
+        for _ in range(3):
+            stage.send(100)
+            found = member.fetch(100, stage.seconds)
+            member.acknowledge([one.receipt for one in found])
+            assert (len(found), stage.unsettled()) == (100, 0)
+            assert member.source._valid_until == {}
+
+
 def test_a_lost_confirmation_is_an_outage_and_the_receipt_stays_valid(stage: Stage):
     with stage.source(ack_wait="1h") as member:
         (sent,) = stage.send()
@@ -394,16 +404,15 @@ async def test_no_credentials_are_sent_in_plain_text_to_a_server_that_should_hav
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     url = f"tls+nats://ann:secret@127.0.0.1:{port}?timeout=2"
-    opened: Any = (
-        JetStreamSource.open(f"{url}&stream=s&durable=d")
-        if kind == "source"
-        else JetStreamPublisher.open(url)
-    )
+    opened: Any
+    if kind == "source":
+        opened = JetStreamSource.open(f"{url}&stream=s&durable=d")
+        attempt = opened.fetch(1, 0.1)
+    else:
+        opened = JetStreamPublisher.open(url)
+        attempt = opened.publish([Outgoing("1", "orders", b"", None, {})])
     with pytest.raises(BrokerUnavailableError, match="NoTlsError"):
-        if kind == "source":
-            await opened.fetch(1, 0.1)
-        else:
-            await opened.publish([Outgoing("1", "orders", b"", None, {})])
+        await attempt
     await opened.close()
     async with asyncio.timeout(60):
         await has_ended.wait()

@@ -266,17 +266,26 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
             raise error
         _log.warning("consumer %s: %s; it is tried again", self.source.name, error)
 
+    @property
+    def _is_running(self) -> bool:
+        return self._starting or (self._runner is not None and not self._runner.ended)
+
+    def _expect_ready(self) -> None:
+        if self._is_closed:
+            raise UsageError("this consumer is closed; open a new one")
+        if self._is_running:
+            raise UsageError("this consumer is already running")
+        self._process = own_process(self._process)
+
     @contextlib.contextmanager
     def _begins(self) -> Iterator[None]:
         """Until there is a runner. A `stop` that comes meanwhile is meant for it."""
-        if self._is_closed:
-            raise UsageError("this consumer is closed; open a new one")
-        if self._starting or (self._runner is not None and not self._runner.ended):
-            raise UsageError("this consumer is already running")
-        self._process = own_process(self._process)
         self._starting = True
         try:
             yield
+        except BaseException:
+            self._stop_early = False  # it was meant for this run
+            raise
         finally:
             self._starting = False
         early, self._stop_early = self._stop_early, False
@@ -288,9 +297,13 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
             _log.warning("consumer %s: %s; %s", self.source.name, one.problem, one.remedy)
 
     def _closes(self) -> bool:
-        """Stop and refuse further runs. False: the connections belong to the parent process; leave them open."""
+        """Stop and refuse further runs. False: leave the connections open, because a run that ends will close them,
+        or because they belong to the parent process.
+        """
         self.stop()
         self._is_closed = True
+        if self._is_running:  # without them, what runs could not be acknowledged
+            return False
         return self._process in (0, _forking.pid)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from .._core.call import Call
 from .._core.consuming.message import Message, body_of, lane_of
-from .._core.consuming.recovery import DeadLetter, Recover, decide, default_recovery
+from .._core.consuming.recovery import DeadLetter, Recover, decide, until_done
 from .._core.consuming.source import Source
 from .._core.consuming.state import ConsumerState
 from .._core.handler_kind import refuse_async, refuse_generator
@@ -202,7 +202,7 @@ class MessageCalls:
         )
         run = self._dead_publication(message, error)
         call: Call = receiver._call(full, run, profile_of(run), (), {})
-        call.decide = decide(default_recovery, message, receiver._resolved)
+        call.decide = until_done(receiver._resolved)
         return self._in_its_trace(message, call)
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from .._forking import without_children
+from .._forking import WithoutChildren
 from .._runtime.flow_run import time_limit
 from ._django import close_old_connections, close_old_connections_async, uses_django
 
@@ -29,7 +29,7 @@ def contained(handler: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(handler)
     def handle(*given: Any) -> Any:
-        with without_children():
+        with WithoutChildren():
             try:
                 if uses_django():
                     close_old_connections()
@@ -50,7 +50,7 @@ def contained_async(
         task = asyncio.current_task()
         assert task is not None
         try:
-            with without_children():
+            with WithoutChildren():
                 if uses_django():
                     await close_old_connections_async()
                 result = await handler(*given)

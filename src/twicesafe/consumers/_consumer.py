@@ -70,9 +70,14 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
         return list(self._adapted.check(self._consumer_settings()))
 
     def close(self) -> None:
-        """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
-        if not self._closes():
-            return
+        """Close the connections to the broker. If a run goes on, it is stopped, and closes them when it ends.
+
+        The receiver or inbox stays open: it is yours.
+        """
+        if self._closes():
+            self._disconnect()
+
+    def _disconnect(self) -> None:
         self._adapted.close()
         if self._dead is not None:
             self._dead.close()
@@ -86,6 +91,14 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
         self.close()
 
     def _run(self, handler: Callable[..., Any], idle: float | None) -> Report:
+        self._expect_ready()
+        try:
+            return self._run_once(handler, idle)
+        finally:
+            if self._is_closed:
+                self._disconnect()
+
+    def _run_once(self, handler: Callable[..., Any], idle: float | None) -> Report:
         with self._begins():
             profile = self._profile(handler)
             try:  # first: it connects, and the source learns its broker's settings
@@ -152,9 +165,14 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
         return list(found)
 
     async def close(self) -> None:
-        """Close the connections to the broker. The receiver or inbox stays open: it is yours."""
-        if not self._closes():
-            return
+        """Close the connections to the broker. If a run goes on, it is stopped, and closes them when it ends.
+
+        The receiver or inbox stays open: it is yours.
+        """
+        if self._closes():
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
         await self._adapted.close()
         if self._dead is not None:
             await self._dead.close()
@@ -168,6 +186,14 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
         await self.close()
 
     async def _run(self, handler: Callable[..., Any], idle: float | None) -> Report:
+        self._expect_ready()
+        try:
+            return await self._run_once(handler, idle)
+        finally:
+            if self._is_closed:
+                await self._disconnect()
+
+    async def _run_once(self, handler: Callable[..., Any], idle: float | None) -> Report:
         with self._begins():
             profile = self._profile(handler)
             try:  # first: it connects, and the source learns its broker's settings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.durable import run_operations
 from .._core.durable.run_requests import DueRun
-from .._forking import without_children
+from .._forking import WithoutChildren
 from .._values.closed import require_open
 from .._values.context import key_scope
 from .._values.settings import Duration
@@ -85,7 +85,7 @@ class Completes(ReceiverBase):
                 flow = run_operations.park_unusable(run, self._resolved, why)
                 report.count_unusable(run, why, self._runtime.run(flow))
                 return
-            with without_children(), key_scope(*call.durable.around):
+            with WithoutChildren(), key_scope(*call.durable.around):
                 durable._answer(call)
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -152,7 +152,7 @@ class AsyncCompletes(ReceiverBase):
                 flow = run_operations.park_unusable(run, self._resolved, why)
                 report.count_unusable(run, why, await self._runtime.run(flow))
                 return
-            with without_children(), key_scope(*call.durable.around):
+            with WithoutChildren(), key_scope(*call.durable.around):
                 await durable._answer(call)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise

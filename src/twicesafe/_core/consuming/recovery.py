@@ -19,7 +19,7 @@ from ..._values.settings import Duration, expect, seconds
 from ...errors import text_of
 from ..resolved_policy import ResolvedPolicy
 
-__all__ = ["DeadLetter", "Recover", "Retry", "decide", "default_recovery"]
+__all__ = ["DeadLetter", "Recover", "Retry", "decide", "default_recovery", "until_done"]
 
 ASKED: Final = "the handler asked for a retry"
 
@@ -58,6 +58,18 @@ def decide(
 ) -> Callable[[Exception, int], Exception]:
     """A function of an error and its attempt: the error that says what happens next."""
     return functools.partial(_decision, recover, message, policy)
+
+
+def until_done(policy: ResolvedPolicy) -> Callable[[Exception, int], Exception]:
+    """As `decide`, for what publishes a dead letter: there is no further place for it, so it is always tried again."""
+    again = decide(default_recovery, None, policy)
+
+    def decision(error: Exception, attempt: int) -> Exception:
+        if isinstance(error, DeadLetter):
+            return again(_because(error, Retry(text_of(error))), attempt)
+        return again(error, attempt)
+
+    return decision
 
 
 def _decision(

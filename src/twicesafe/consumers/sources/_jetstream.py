@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any, Final
 
 from ..._core.consuming.message import Message
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers._header_lines import text_of
 
-__all__ = ["Confirmations", "PullReplies", "message_of", "stored_message_of"]
+__all__ = ["Confirmation", "PullReplies", "message_of", "stored_message_of"]
 
 _OURS: Final = frozenset({"nats-msg-id", "twicesafe-id", "twicesafe-key"})
 
@@ -30,13 +29,12 @@ class Replies:
             self.done.set_result(None)
 
 
-class Confirmations(Replies):
-    """One reply for each acknowledgement. A subscription that they share costs half of a request each."""
+class Confirmation(Replies):
+    """The reply to an acknowledgement, on this subject."""
 
-    def __init__(self, subjects: Iterable[str]) -> None:
+    def __init__(self, subject: str) -> None:
         super().__init__()
-        self.missing = set(subjects)
-        """Where no reply came yet."""
+        self.subject = subject
 
     def take(self, message: Any) -> None:
         if message.headers and message.headers.get("Status") == "503":
@@ -45,8 +43,7 @@ class Confirmations(Replies):
                 BrokerUnavailableError(f"JetStream took no acknowledgement: {gone}", blames="none")
             )
             return
-        self.missing.discard(message.subject)
-        if not self.missing:
+        if message.subject == self.subject:
             self._end()
 
 

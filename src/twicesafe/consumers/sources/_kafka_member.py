@@ -225,6 +225,9 @@ class KafkaMember:
         except KafkaException as error:
             self.hear(error.args[0])
             records = []
+        time.sleep(
+            0
+        )  # under gevent the driver has let no other greenlet run, and others wait for it
         self._polled = time.monotonic()
         with self._changed:
             for record in records:

@@ -40,7 +40,7 @@ from ...errors import BrokerUnavailableError, ConfigurationError
 from ...outbox.publishers._nats_client import nats_client
 from ...outbox.publishers._urls import server_url
 from ._connection import ConnectionSource, named, with_query
-from ._jetstream import Confirmations, PullReplies, message_of, stored_message_of
+from ._jetstream import Confirmation, PullReplies, message_of, stored_message_of
 
 __all__ = ["JetStreamSource"]
 
@@ -102,7 +102,7 @@ class JetStreamSource(ConnectionSource):
         self._request: PullReplies | None = None
         self._confirmed_at: Any = None
         """The subscription that gets the confirmations of acknowledgements."""
-        self._confirmations: Confirmations | None = None
+        self._confirmation: Confirmation | None = None
         self._deliveries = itertools.count(1)
         self._valid_until: dict[Receipt, float] = {}
 
@@ -221,7 +221,7 @@ class JetStreamSource(ConnectionSource):
         await connection.close()
 
     async def _hung_up(self) -> None:
-        for waiting in (self._request, self._confirmations):
+        for waiting in (self._request, self._confirmation):
             if waiting is not None:
                 waiting.fail(ConnectionError("the connection was closed"))
 
@@ -284,7 +284,7 @@ class JetStreamSource(ConnectionSource):
     # -- settling ---------------------------------------------------------------------------------
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> None:
-        """Each is confirmed by the server."""
+        """The server confirms the last one. It handles those of one connection in their order, so it has handled all."""
         valid = self._valid(receipts)
         if not valid:
             return
@@ -294,21 +294,22 @@ class JetStreamSource(ConnectionSource):
                 place = f"{client.new_inbox()}.*"
                 self._confirmed_at = await client.subscribe(place, cb=self._confirmed)
             place = self._confirmed_at.subject.removesuffix("*")
-            asked = {f"{place}{receipt.delivery}": receipt for receipt in valid}
-            waiting = self._confirmations = Confirmations(asked)
+            waiting = self._confirmation = Confirmation(f"{place}{next(self._deliveries)}")
             try:
-                for subject, receipt in asked.items():
-                    await client.publish(receipt.subject, b"+ACK", subject)
-                async with asyncio.timeout(self._timeout):
-                    await waiting.done
+                for receipt in valid[:-1]:
+                    await client.publish(receipt.subject, b"+ACK")
+                for receipt in valid[-1:]:  # none is left if connecting took too long
+                    await client.publish(receipt.subject, b"+ACK", waiting.subject)
+                    async with asyncio.timeout(self._timeout):
+                        await waiting.done
             finally:
-                self._confirmations = None
-                for subject in asked.keys() - waiting.missing:
-                    self._valid_until.pop(asked[subject], None)
+                self._confirmation = None
+            for receipt in valid:
+                self._valid_until.pop(receipt, None)
 
     async def _confirmed(self, message: Any) -> None:
-        if self._confirmations is not None:
-            self._confirmations.take(message)
+        if self._confirmation is not None:
+            self._confirmation.take(message)
 
     async def give_back(self, receipts: Sequence[Receipt], seconds: float) -> None:
         delay = round(seconds * 1e9)
