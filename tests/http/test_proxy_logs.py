@@ -6,6 +6,8 @@ import contextlib
 import functools
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,6 +107,26 @@ def test_an_answer_that_is_not_whole_is_logged(
     )
     assert reason in keyed
     assert reason in plain
+
+
+def test_a_cut_response_is_logged_once(
+    before: Before, lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+):
+    """uvicorn reports it too, as an error without a request."""
+    stage, _ = before([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"])
+    assert stage.send("k").cut
+    assert len(lines()) == 1
+    until(lambda: [record for record in caplog.records if record.name == "uvicorn.error"])
+    (error,) = [record for record in caplog.records if record.name == "uvicorn.error"]
+    program = f"""
+import logging
+from twicesafe._proxy.log_lines import set_up
+set_up("info", "text")
+for text in ({error.msg!r}, "another"):
+    logging.getLogger("uvicorn.error").error(text)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stderr
+    assert said.count(b"ERROR") == said.count(b"another") == 1
 
 
 @pytest.mark.attack("D17")

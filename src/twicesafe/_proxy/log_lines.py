@@ -28,6 +28,11 @@ class JsonLines(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for uvicorn's error about a response that was cut: the proxy has said why, and of which request."""
+    return record.msg != "ASGI callable returned without completing response."
+
+
 def set_up(level: str, form: str) -> None:
     """Of this process."""
     handler = logging.StreamHandler()
@@ -38,3 +43,4 @@ def set_up(level: str, form: str) -> None:
     )
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)

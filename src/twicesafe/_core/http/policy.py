@@ -86,7 +86,8 @@ class HttpPolicy:
     fingerprint_headers: tuple[str, ...] = ()
     """Header fields that are compared too."""
     max_body: int = 1_048_576
-    """Maximum size of a request body with a key, in bytes. Larger ones get 413."""
+    """Maximum size of a request body with a key, in bytes. Larger ones get 413. With a `key_from` that reads
+    the body, this applies to requests without a key header, too: `exclude` the routes of large uploads."""
     max_result_bytes: int = 1_048_576
     """Maximum size of a stored response body, in bytes. Larger ones are delivered but not kept."""
     mismatch_status: int = 422
