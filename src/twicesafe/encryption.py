@@ -72,6 +72,9 @@ class KeyRing:
     def __init__(
         self, keys: Mapping[str, bytes], *, plaintext: Literal["refuse", "read"] = "refuse"
     ) -> None:
+        # The value is not shown: it may be a key.
+        remedy = "use a dictionary of ids and keys, or KeyRing.load(…)"
+        expect(isinstance(keys, Mapping), "keys", type(keys).__qualname__, remedy)
         with driver("cryptography"):
             from cryptography.exceptions import InvalidTag
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -16,7 +16,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ._core.health import Check, Health, Thresholds
+from ._core.health import Check, Health, Thresholds, thresholds_of
 from .errors import ConfigurationError
 from .receiver import AsyncReceiver, Receiver
 from .receiver._health import Cached, is_reachable, is_reachable_async
@@ -42,7 +42,7 @@ def health_app(
     receiver: Receiver | AsyncReceiver, thresholds: Thresholds | None = None
 ) -> Callable[[_Message, Any, Any], Awaitable[None]]:
     """An ASGI application with ``/health`` and ``/ready``, to mount where only operators can reach it."""
-    cached = Cached(receiver, thresholds or Thresholds())
+    cached = Cached(receiver, thresholds_of(thresholds))
 
     async def ask(path: str) -> _Answer:
         if isinstance(receiver, AsyncReceiver):
@@ -72,7 +72,7 @@ def wsgi_health_app(
         raise ConfigurationError(
             f"wsgi_health_app needs a Receiver, and this is {type(receiver).__name__}: use health_app"
         )
-    cached = Cached(receiver, thresholds or Thresholds())
+    cached = Cached(receiver, thresholds_of(thresholds))
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

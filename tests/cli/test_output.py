@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import typer
 
-from twicesafe._cli.output import STATES, ago, as_json, shortened, visible
+from twicesafe._cli.exits import report_error
+from twicesafe._cli.output import STATES, Screen, ago, as_json, shortened, visible
 from twicesafe._values.records import State
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -69,3 +71,11 @@ def test_json_is_ascii_without_controls():
 
 def test_every_state_has_its_words():
     assert set(STATES) == set(State)
+
+
+def test_an_error_of_a_newer_typer_has_no_words_of_pydantic(capsys: pytest.CaptureFixture[str]):
+    error = typer.BadParameter("Value error, 'praked' is not one of 'held'.", param_hint="--state")
+    assert report_error(Screen(False), error) == 2
+    assert (
+        capsys.readouterr().err == "✗ Invalid value for --state: 'praked' is not one of 'held'.\n"
+    )

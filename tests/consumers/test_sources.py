@@ -111,3 +111,13 @@ def test_the_error_of_a_command_is_the_only_output_on_stderr(url: str) -> None:
     ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 3
     assert json.loads(ran.stderr)["error"]["type"] == "BrokerUnavailableError"
+
+
+@pytest.mark.parametrize("setting", ["key", "recover", "dead_letter"])
+def test_a_function_of_another_shape_is_refused_before_the_first_message(setting: str) -> None:
+    """Each message would fail, and be recovered or given up by a function that fails, too."""
+    with (
+        Receiver.open("memory://") as receiver,
+        pytest.raises(ConfigurationError, match=rf"^{setting}= is called with \(message"),
+    ):
+        Consumer.open(NOWHERE[0], receiver=receiver, **{setting: lambda: None})  # type: ignore[arg-type]

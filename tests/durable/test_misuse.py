@@ -172,7 +172,7 @@ def test_a_step_that_gets_a_value_instead_of_a_function_shows_how_steps_are_call
         shop.run(shop.durable(checkout)("a"))
 
 
-def test_a_durable_function_without_steps_is_told_what_its_first_parameter_is() -> None:
+def test_a_durable_function_without_steps_says_where_they_go() -> None:
     receiver = Receiver(MemoryStore(), policy=POLICY)
 
     def checkout(order: str) -> str:

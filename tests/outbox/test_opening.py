@@ -135,3 +135,13 @@ def test_a_store_of_the_other_kind(url: str):
 def test_a_store_without_an_outbox(relay: Any):
     with pytest.raises(UnsupportedByStoreError, match="cannot hold an outbox"):
         relay.open("memory://", Broker())
+
+
+@pytest.mark.parametrize("relay", RELAYS)
+def test_a_function_that_takes_no_message_is_refused(relay: Any, url: str):
+    """Each message would be refused, and every lane parked."""
+    with pytest.raises(ConfigurationError, match=r"is called with \(message\), and send does not"):
+        relay.open(url, send)
+
+
+def send() -> None: ...

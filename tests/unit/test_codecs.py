@@ -587,6 +587,13 @@ def test_a_subclass_of_a_builtin_keeps_its_attributes():
     assert (type(again[1]), again[1].language) == (Word, LINE)
 
 
+def test_a_class_that_does_not_accept_its_own_content_says_what_to_return():
+    """Its factory is no content. The advice for a class that changed since would be of no use."""
+    with pytest.raises(NotStorableError, match=r"a defaultdict that .*return plain data") as told:
+        JsonCodec().encode(collections.defaultdict(int, a=1), collections.defaultdict)
+    assert "defaults" not in str(told.value)
+
+
 def test_a_subclass_of_a_builtin_with_an_attribute_that_cannot_be_stored_is_refused():
     word = Word("mot")
     word.language = object()

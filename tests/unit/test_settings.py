@@ -14,15 +14,25 @@ from typing import Any
 import pytest
 
 import twicesafe
-from twicesafe import Backoff, ConfigurationError, Policy
+from twicesafe import (
+    Backoff,
+    ConfigurationError,
+    InvalidKeyError,
+    Key,
+    OutboxRelay,
+    Policy,
+    Receiver,
+)
 from twicesafe._cli.settings import settle
 from twicesafe._engines.sqlite.settings import OPTIONS
 from twicesafe._proxy.settings import load
 from twicesafe._values.settings import refuse_unknown, seconds
 from twicesafe.client import RetryPolicy
 from twicesafe.dashboard import Access
+from twicesafe.encryption import KeyRing
 from twicesafe.health import Thresholds
 from twicesafe.http import HttpPolicy
+from twicesafe.observers import LogObserver
 from twicesafe.outbox.publishers._urls import driver_url
 from twicesafe.stores import Capabilities
 from twicesafe.stores._urls import options_of
@@ -155,3 +165,35 @@ def test_a_misspelt_setting_of_any_class_gets_a_suggestion(settings: Any):
 def test_a_threshold_is_a_number(value: Any):
     with pytest.raises(ConfigurationError, match=re.escape(f"held={value!r} is not valid")):
         Thresholds(held=value)
+
+
+def test_a_scope_that_is_no_tuple_is_refused_by_name():
+    for scope in (3, None, object()):
+        with pytest.raises(InvalidKeyError, match="scope must be a tuple of strings, not"):
+            Key("x", scope)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("observers", [print, 3, "log", [LogObserver], [3]], ids=repr)
+def test_observers_are_a_list_of_objects(observers: Any):
+    with pytest.raises(ConfigurationError, match=r"observers=.*use a list of observers"):
+        Receiver.open("memory://", observers=observers)
+    with pytest.raises(ConfigurationError, match=r"observers=.*use a list of observers"):
+        OutboxRelay.open("sqlite:///keys.db", print, observers=observers)
+
+
+@pytest.mark.parametrize("cache", ["1000", True, -1, 1.5, None])
+def test_the_size_of_the_cache_is_a_whole_number(cache: Any):
+    with pytest.raises(ConfigurationError, match=re.escape(f"cache={cache!r} is not valid")):
+        Receiver.open("memory://", cache=cache)
+
+
+def test_a_signer_a_key_ring_and_thresholds_are_checked_at_once():
+    with pytest.raises(ConfigurationError, match="signer='str' is not valid: use a KeySigner"):
+        RetryPolicy(signer="secret")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="keys='str' is not valid: use a dictionary"):
+        KeyRing("secret")  # type: ignore[arg-type]
+    with (
+        Receiver.open("memory://") as receiver,
+        pytest.raises(ConfigurationError, match=r"use Thresholds\(…\)"),
+    ):
+        receiver.health({"held": 3})  # type: ignore[arg-type]

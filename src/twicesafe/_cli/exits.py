@@ -75,7 +75,9 @@ def report_error(screen: Screen, error: BaseException) -> int | None:
         message = in_cli_words(str(error))
         retryable = error.retryable
     elif isinstance(error, ParserError):
-        status, kind, message = USAGE, "UsageError", error.format_message()
+        # Newer versions of typer ask pydantic, which begins like this.
+        message = error.format_message().replace(": Value error, ", ": ")
+        status, kind = USAGE, "UsageError"
         context = getattr(error, "ctx", None)
         if context is not None:
             hint = f"see: {context.command_path} --help"

@@ -67,7 +67,7 @@ def relay(
             metavar="DURATION",
             parser=duration(),
             help="Lease of a relay's share; if it is not renewed, another relay takes over.",
-            show_default="10",
+            show_default="10s",
         ),
     ] = None,
     max_attempts: Annotated[

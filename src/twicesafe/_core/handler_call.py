@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from .._values.policy import Policy
 from .._values.settings import suggestion
-from ..errors import UsageError
+from ..errors import ConfigurationError, UsageError
 
-__all__ = ["name_of", "positional_counts", "refuse_misfit"]
+__all__ = ["expect_shape", "name_of", "positional_counts", "refuse_misfit"]
 
 _ANY: Final = (0, 1 << 30)
 _NONE: Final = (1, 0)
@@ -43,6 +43,15 @@ def positional_counts(handler: Callable[..., Any]) -> tuple[int, int]:
     least = most - len(function.__defaults__ or ())
     variable = code.co_flags & inspect.CO_VARARGS
     return max(0, least - bound), _ANY[1] if variable else most - bound
+
+
+def expect_shape(function: Callable[..., Any], name: str, *given: str) -> None:
+    """Refuse a plain function of a setting that does not take these arguments: each call of it would fail."""
+    least, most = positional_counts(function)
+    if not least <= len(given) <= most:
+        raise ConfigurationError(
+            f"{name} is called with ({', '.join(given)}), and {name_of(function)} does not take these arguments"
+        )
 
 
 def refuse_misfit(

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from .._values.records import State, Stats
 from .._values.settings import expect, suggesting
 
-__all__ = ["Check", "Health", "Recent", "Signs", "Status", "Thresholds", "judge"]
+__all__ = ["Check", "Health", "Recent", "Signs", "Status", "Thresholds", "judge", "thresholds_of"]
 
 Status: TypeAlias = Literal["ok", "degraded", "failing"]
 
@@ -53,6 +53,14 @@ class Thresholds:
             fine = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
             none = field.name == "max_bytes" and value is None
             expect(fine or none, field.name, value, "use a number, 0 or more")
+
+
+def thresholds_of(given: Thresholds | None) -> Thresholds:
+    """The given thresholds, or the default ones."""
+    if given is None:
+        return Thresholds()
+    expect(isinstance(given, Thresholds), "thresholds", given, "use Thresholds(…)")
+    return given
 
 
 @dataclass(frozen=True, slots=True)

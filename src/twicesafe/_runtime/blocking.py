@@ -204,9 +204,7 @@ class BlockingFlowRun(FlowRun):
         rest._store, rest._perform = self._store, self._perform  # a claim ends where it was made
         asked, self._asked = self._asked, None
         rest._flight, self._flight = self._flight, None
-        if (
-            command.claim in self._claims
-        ):  # an item of a batch: from now on the thread keeps its claim
+        if command.claim in self._claims:  # an item of a batch: now the thread keeps its claim
             self._claims.remove(command.claim)
             rest._claims.append(command.claim)
         ended: Future[Any] = Future()

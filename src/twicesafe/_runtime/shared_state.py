@@ -10,6 +10,7 @@ from .._forking import in_child
 from .._values.breaker import Breaker
 from .._values.clocks import WorkerClock, since_boot
 from .._values.closed import closed
+from .._values.settings import expect, is_whole
 from ..events import Event
 from .guarded_store import StoreGuard
 from .lease_keeper import LeaseKeeper
@@ -35,6 +36,7 @@ class SharedState:
         cache: int = 0,
         clock: WorkerClock = since_boot,
     ) -> None:
+        expect(is_whole(cache, 0), "cache", cache, "use how many results to keep, 0 or more")
         self.store = store
         self.recall: Callable[[bytes], Claimed | None] | None = (
             store.recall if store.recalls else None

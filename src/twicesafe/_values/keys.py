@@ -103,7 +103,12 @@ class Key(_Fields):
             raise InvalidKeyError(
                 f"scope must be a tuple of strings, not the string {scope[:20]!r}: write scope=(…,)"
             )
-        scope = tuple(scope)
+        try:
+            scope = tuple(scope)
+        except TypeError:
+            raise InvalidKeyError(
+                f"scope must be a tuple of strings, not {type(scope).__name__}: write scope=(…,)"
+            ) from None
         _put_id(self, _identity(value, scope))
         _put_value(self, value if type(value) is str else str.__str__(value))
         _put_scope(self, scope)

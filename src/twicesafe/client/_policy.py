@@ -83,6 +83,9 @@ def _check(policy: RetryPolicy) -> None:
     expect(deadline > 0, "deadline", policy.deadline, "use a positive number of seconds")
     for status in policy.retry_on:
         expect(status in range(400, 600), "retry_on", status, "use statuses from 400 to 599")
+    signer = policy.signer
+    signs = signer is None or isinstance(signer, KeySigner)
+    expect(signs, "signer", type(signer).__qualname__, "use a KeySigner")
     expect(callable(policy.new_key), "new_key", policy.new_key, "use a callable")
     known = isinstance(policy.propagate, bool)
     expect(known, "propagate", policy.propagate, "use True or False")

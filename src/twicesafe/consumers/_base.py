@@ -18,6 +18,7 @@ from .._core.consuming.message import Message, body_of, key_of
 from .._core.consuming.recovery import Recover, default_recovery
 from .._core.consuming.source import ConsumerSettings, Source, SourceProblem
 from .._core.consuming.state import Report
+from .._core.handler_call import expect_shape
 from .._core.handler_profile import profile_of
 from .._core.resolved_policy import ResolvedPolicy
 from .._runtime.adapting import own_process
@@ -84,8 +85,8 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         expect(order in ("key", "none"), "order", order, "use 'key' or 'none'")
         expect(is_whole(batch), "batch", batch, "use 1 or more")
         expect(is_whole(concurrency), "concurrency", concurrency, "use 1 or more")
-        _check_function("key", key)
-        _check_function("recover", recover)
+        _check_function("key", key, "message")
+        _check_function("recover", recover, "message", "error", "attempt")
         expect(policy is None or isinstance(policy, Policy), "policy", policy, "use a Policy")
         self.source = source
         self._inbox, self._connect = inbox, connect
@@ -150,6 +151,7 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
                     "dead_letter= is async, and this consumer is blocking: use a plain function, or "
                     "AsyncConsumer"
                 )
+            expect_shape(chosen, "dead_letter=", "message", "error")
             self._dead_letter = chosen
         elif self._publishing is None:
             is_usable = isinstance(chosen, str) or hasattr(chosen, "publish")
@@ -328,13 +330,14 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         raise stays_here(self)
 
 
-def _check_function(name: str, given: object) -> None:
+def _check_function(name: str, given: object, *arguments: str) -> None:
     """Refuse an async function or a generator: it is called without await, so it would fail for every message."""
     if given is None:
         return
     expect(callable(given), name, given, "use a function")
     if profile_of(given).problem:  # type: ignore[arg-type]
         raise ConfigurationError(f"{name}= is async or a generator: use a plain function")
+    expect_shape(given, f"{name}=", *arguments)  # type: ignore[arg-type]
 
 
 def opened(url: object, name: str) -> Source:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from .._core.health import Thresholds
+from .._core.health import Thresholds, thresholds_of
 from .._edges.readable import visible
 from ..errors import ConfigurationError, UsageError
 from ..receiver import AsyncReceiver, Receiver
@@ -74,7 +74,7 @@ def dashboard(
             "resolve_access must be a function of the request that returns 'all', 'read-only' or 'forbidden'"
         )
     urls = checked_consumers(consumers)
-    backend = Backend(receiver, thresholds or Thresholds(), dead_letters, consumers=urls)
+    backend = Backend(receiver, thresholds_of(thresholds), dead_letters, consumers=urls)
     return SecurityMiddleware(Dashboard(backend, resolve_access).app(), hosts)
 
 

@@ -6,12 +6,13 @@ An observer that raises stops neither the work nor the other observers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from .._values.keys import Key
+from .._values.settings import expect
 from ._kinds import (
     BreakerChanged,
     BrokerFailed,
@@ -31,7 +32,15 @@ from ._kinds import (
     Unprotected,
 )
 
-__all__ = ["CarefulTracer", "Observer", "Tracer", "log_warnings", "notifier", "tracer_of"]
+__all__ = [
+    "CarefulTracer",
+    "Observer",
+    "Tracer",
+    "checked",
+    "log_warnings",
+    "notifier",
+    "tracer_of",
+]
 
 _log = logging.getLogger("twicesafe")
 
@@ -151,12 +160,23 @@ class _LogWarnings:
             log_warnings(event)
 
 
+def checked(observers: Any) -> tuple[Observer, ...]:
+    """These observers, if each can be called with an event; a class would be called to make an object."""
+    remedy = "use a list of observers, such as [LogObserver()]"
+    expect(isinstance(observers, Iterable), "observers", observers, remedy)
+    found = tuple(observers)
+    for each in found:
+        expect(callable(each) and not isinstance(each, type), "observers", found, remedy)
+    return found
+
+
 def notifier(observers: Sequence[Observer]) -> Callable[[Event], None]:
     """One callable that notifies all observers; one that raises does not stop the others.
 
     An observer with ``logs_warnings`` logs them in place of `log_warnings`. Its ``renew()``: an observer has other
     ``subscriptions`` now.
     """
+    observers = checked(observers)
     logged = any(getattr(observer, "logs_warnings", False) for observer in observers)
     receivers = (*(() if logged else (_LogWarnings(),)), *observers)
     interested: dict[type[Event], tuple[Observer, ...]] = {}

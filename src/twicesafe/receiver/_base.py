@@ -35,7 +35,7 @@ from .._values.policy import Policy
 from .._values.settings import shown, suggestion
 from .._values.signed_key import require_signature
 from ..errors import ConfigurationError, stays_here
-from ..events._notifying import CarefulTracer
+from ..events._notifying import CarefulTracer, checked
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, mask
 from ._decorator import Decoration
@@ -95,6 +95,7 @@ class ReceiverBase:
     def _notifier(self, observers: Sequence[events.Observer]) -> Callable[[events.Event], None]:
         self._breaker = _BreakerObserver()
         self._durables = {}
+        observers = checked(observers)
         if not observers:
             return events.notifier([self._breaker])
         from ..observers._activity import Activity

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from .._core.health import Health, Signs, Thresholds, judge
+from .._core.health import Health, Signs, Thresholds, judge, thresholds_of
 from .._core.protocol import Browse, Page, Read, Survey
 from .._core.sample_schedule import SampleSchedule
 from .._core.searching import Question
@@ -41,11 +41,11 @@ COUNTS: Final = 30.0
 
 
 def judge_now(receiver: Receiver, thresholds: Thresholds | None) -> Health:
-    return judge(take_signs(receiver), thresholds or Thresholds())
+    return judge(take_signs(receiver), thresholds_of(thresholds))
 
 
 async def judge_now_async(receiver: AsyncReceiver, thresholds: Thresholds | None) -> Health:
-    return judge(await take_signs_async(receiver), thresholds or Thresholds())
+    return judge(await take_signs_async(receiver), thresholds_of(thresholds))
 
 
 def take_signs(

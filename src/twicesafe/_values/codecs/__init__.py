@@ -121,7 +121,13 @@ class JsonCodec:
     def _check_replay(self, value: Any, declared: Any, payload: bytes) -> None:
         try:
             again = to_tagged(self.decode(payload, declared), declared)[0]
-        except (CorruptRecordError, NotStorableError) as error:
+        except CorruptRecordError as error:
+            found = str(error).partition(";")[0]  # what follows is for a class that changed since
+            raise NotStorableError(
+                f"the result cannot be rebuilt from its fields: {found}; return plain data, such as a dict",
+                value=value,
+            ) from error
+        except NotStorableError as error:
             raise NotStorableError(
                 f"the result cannot be rebuilt from its fields: {error}", value=value
             ) from error

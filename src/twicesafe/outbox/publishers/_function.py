@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from ..._core.handler_call import expect_shape
 from ..._core.handler_kind import expect_done, problem_of
 from ..._core.outbox.publisher import NOT_TRIED, Answer
 from ..._core.outbox.requests import Message
@@ -96,6 +97,7 @@ def publisher_of(given: Any) -> Any:
     if callable(getattr(given, "publish", None)):
         return given
     if callable(given):
+        expect_shape(given, "the function that publishes", "message")
         is_async = problem_of(given) == "async"
         return AsyncCallablePublisher(given) if is_async else CallablePublisher(given)
     raise ConfigurationError(
