@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from twicesafe._core import lifecycle
-from twicesafe._core.protocol import Ack, RaiseFences
+from twicesafe._core.protocol import Ack, Adopt, RaiseFences
 from twicesafe._core.regions import claiming, epochs, failover, following, pausing, settling
 from twicesafe._core.regions.epochs import Epoch
 from twicesafe._core.regions.following import Copied
@@ -47,6 +47,11 @@ def doubts_are_copied_over_answers(patch: Patch) -> None:
         return adopt(replace(row, state=State.PARKED) if weaker else row, ask, now)
 
     patch(lifecycle, "adopt", anyhow)
+
+
+@mutant("a region in doubt is copied", STUDY)
+def doubt_does_not_pause_followers(patch: Patch) -> None:
+    patch(following, "in_doubt", lambda known: ())
 
 
 # --- who may start -------------------------------------------------------------------------------
@@ -140,6 +145,19 @@ def takeovers_are_given_back(patch: Patch) -> None:
     patch(claiming, "_took_over", lambda answer: False)
 
 
+@mutant("a key that ran in doubt in an older epoch is not counted when it runs again", STUDY)
+def older_doubts_are_forgotten(patch: Patch) -> None:
+    in_doubt = claiming._in_doubt
+    asked: list[Epoch] = []
+
+    def noted(epoch: Epoch, key: Any, row: Any) -> bool:
+        asked[:] = [epoch]
+        return in_doubt(epoch, key, row)
+
+    patch(claiming, "_in_doubt", noted)
+    patch(claiming, "_was_in_doubt", lambda row: claiming.is_decided(asked[0], row))
+
+
 @mutant("a key whose record could not be read is new", STUDY)
 def unreadable_records_are_forgotten(patch: Patch) -> None:
     patch(failover, "_uncopied", lambda epoch, found: ())
@@ -182,6 +200,24 @@ def late_claims_are_copied(patch: Patch) -> None:
 @mutant("a follower copies late claims that were given back", STUDY, first=6_000)
 def late_claims_that_were_given_back_are_copied(patch: Patch) -> None:
     patch(pausing, "CLOSED", (*pausing.CLOSED, State.RELEASED))
+
+
+@mutant("a store does not say that a home is being moved to it", STUDY)
+def moves_are_not_announced(patch: Patch) -> None:
+    def silent(*_: Any) -> Any:
+        yield from ()
+
+    patch(failover, "announce", silent)
+
+
+@mutant("a store says that the base of its epoch is above all fences", STUDY)
+def the_base_is_too_high(patch: Patch) -> None:
+    serve = pausing.serve
+    patch(
+        failover,
+        "serve",
+        lambda place, home, epoch, now: serve(place, home, replace(epoch, base=1 << 60), now),
+    )
 
 
 @mutant("an epoch is opened without raising the fences of its store", STUDY)
@@ -260,6 +296,25 @@ def settling_trusts_undecided_claims(patch: Patch) -> None:
         yield from ()
 
     patch(settling, "_doubt_row", silent)
+
+
+@mutant("only the report of settling says that both regions worked", STUDY)
+def repeats_are_only_reported(patch: Patch) -> None:
+    learn_row = settling._learn_row
+
+    def unmarked(seen: Any, row: Any, here: Any, epoch: Epoch) -> Any:
+        flow, reply = learn_row(seen, row, here, epoch), None
+        while True:
+            try:
+                command = flow.send(reply)
+            except StopIteration as end:
+                return end.value
+            if type(command.request) is Adopt:
+                plain = replace(command.request.row, error=row.error)
+                command = command._replace(request=replace(command.request, row=plain))
+            reply = yield command
+
+    patch(settling, "_learn_row", unmarked)
 
 
 @mutant("an answer of the old region is dropped where the key is held or at work", STUDY)

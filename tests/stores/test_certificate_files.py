@@ -91,7 +91,7 @@ WITHOUT_TLS = [
 
 @pytest.mark.parametrize("url, says", WITHOUT_TLS)
 def test_certificates_without_tls_are_refused(url: str, says: str):
-    """Whoever names a certificate expects TLS; the password would be sent in plain text."""
+    """The URL asks for TLS as good as in words, and the password would be sent in plain text."""
     for said in refused(url.replace("{}", str(NO_AUTHORITY))):
         assert says in said
 

@@ -1,6 +1,7 @@
 """Regions: two of them, a register, a follower, operators, and everything that goes wrong between them.
 
     plan        a seed becomes data: what is delivered where, what operators do, and what goes wrong
+    scenes      plans about one key, whose steps come in one order and close together
     world       the stores, the workers of both regions, the follower, the operators, the end
     flow_run    runs a flow over a network that loses, delays and cuts
     ledger      what may never happen: starts, fences, answers, copies, epochs

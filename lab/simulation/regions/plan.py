@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from ..plans import Fault, Incident
+from .scenes import scene
 
 __all__ = [
     "ACTS",
@@ -48,6 +49,8 @@ LATE_CLAIMS_EVERY: Final = 4
 """One plan of this many has claims that are under way while keys are moved."""
 THERE_AND_BACK_EVERY: Final = 8
 """One plan of this many moves the keys away, and back, and away again."""
+SCENE_EVERY: Final = 16
+"""One plan of this many is a scene about one key."""
 WINDOW: Final = 0.4
 """Seconds of such a plan in which all claims of a region are late."""
 SLOW_EVERY: Final = 8
@@ -194,7 +197,7 @@ def draw(seed: int) -> Plan:
         (round(n * every + chance.uniform(0, every), 3), chance.random() < back)
         for n in range(int(QUIET / every))
     )
-    return Plan(
+    plan = Plan(
         seed,
         chance.choice(("hold", "hold", "run", "ask")),
         tuple(sorted(deliveries, key=lambda each: each.at)),
@@ -206,3 +209,6 @@ def draw(seed: int) -> Plan:
         chance.choice((0.25, 0.25, 3.0)),
         tuple(chance.choice((-40, 0, 40)) for _ in range(7)),
     )
+    if seed % SCENE_EVERY == 6:
+        return scene(plan, Delivery, random.Random(f"scenes {seed}"))
+    return plan

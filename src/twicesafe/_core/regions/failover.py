@@ -194,7 +194,7 @@ def _closed(move: Move, document: bytes) -> RegionFlow[tuple[Epoch, bytes]]:
 
 
 def _while_closed(move: Move, epoch: Epoch, flow: RegionFlow[T]) -> RegionFlow[T]:
-    """Whoever moves the keys must know if an error leaves them without a region."""
+    """The operator must know if an error leaves the keys without a region."""
     try:
         return (yield from flow)
     except (StoreError, ConfigurationError) as error:
