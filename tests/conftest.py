@@ -30,6 +30,18 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 for _variable in ("SSL_CERT_FILE", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
     os.environ[_variable] = str(Path(__file__).with_name("no_authority.pem"))
 
+# What the caller's shell tells other programs, such as a proxy for HTTP or a profile of AWS, is not for the tests.
+_OF_THE_CALLER = (
+    "OTEL_",
+    "PROMETHEUS_",
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+    "DJANGO_SETTINGS_MODULE",
+)
+for _variable in [name for name in os.environ if name.startswith(_OF_THE_CALLER)]:
+    del os.environ[_variable]
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """`-n auto`, as ``make test`` says: two processes per core, because tests mostly wait.

@@ -119,7 +119,7 @@ class SpoolSource:
             SourceProblem(f"{self.ready} cannot be written", "let this user rename files there")
         ]
 
-    def listen(self, revoke: Revoke) -> None:
+    def listen(self, revoke: Revoke | None) -> None:
         """No part of a folder is taken away."""
 
     def release(self, partitions: frozenset[str]) -> None:

@@ -54,6 +54,7 @@ def line(
 ) -> Line:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
     return Line(capsys, f"sqlite:///{tmp_path}/keys.db")
 
 

@@ -21,6 +21,7 @@ from twicesafe._cli.app import app_of
 from twicesafe._values.records import SweepReport
 from twicesafe.stores._urls import SCHEMES
 
+BY = ("--by", "ana", "--why", "asked")
 EXPIRED = Policy(retention=0.001)
 
 
@@ -264,7 +265,7 @@ def test_no_command_shows_what_there_is(line: Line):
         (("stats", "--store", "oracle://x"), 2, "ConfigurationError"),
         (("stats", "--store", "sqlite:///a.db?nonsense=1"), 2, "ConfigurationError"),
         (("stats", "--store", "sqlite:///no/such/folder/a.db"), 3, "NotFound"),
-        (("sweep", "--store", "sqlite:///no/such/folder/a.db"), 3, "StoreUnavailableError"),
+        (("migrate", "--store", "sqlite:///no/such/folder/a.db"), 3, "StoreUnavailableError"),
         (("stats", "--store", "redis://:s3cret@[::1/0"), 2, "ConfigurationError"),
         (("stats", "--store", "sqlite:///a%00b.db"), 2, "ConfigurationError"),
         (("keys", "list", "--after", "9" * 20, "--store", "sqlite:///here.db"), 2, "UsageError"),
@@ -294,16 +295,32 @@ def test_errors_have_their_status_in_text_and_json(
     "command",
     [
         ("stats",), ("doctor",), ("keys", "list"), ("keys", "show", "tx-1"), ("outbox", "status"),
-        ("outbox", "parked"),
+        ("outbox", "parked"), ("sweep",), ("keys", "release", "tx-1", *BY),
+        ("keys", "resolve", "tx-1", "--value", "1", *BY), ("keys", "forget", "tx-1", *BY),
+        ("keys", "signal", "tx-1", "--name", "paid", "--value", "1", *BY),
+        ("keys", "skip", "tx-1", "--step", "pay", "--value", "1", *BY),
+        ("keys", "restart", "tx-1", *BY),
     ],
-    ids=" ".join,
+    ids=lambda command: " ".join(command[:2]),
 )  # fmt: skip
-def test_looking_makes_no_store(line: Line, command: tuple[str, ...], tmp_path: Path):
+def test_a_command_of_an_operator_makes_no_store(
+    line: Line, command: tuple[str, ...], tmp_path: Path
+):
     """A slip in the path is no store without keys."""
     ran = line(*command, "--json")
     assert ran.status == 3
     assert line.url in ran.fault["message"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_store_url_it_says_how_to_name_one(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("TWICESAFE_STORE_URL", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    ran = line("keys", "list", "--json", store=False)
+    assert ran.status == 3
+    assert "name yours with --store or TWICESAFE_STORE_URL" in ran.fault["message"]
 
 
 def test_a_home_that_cannot_be_used_is_reported(

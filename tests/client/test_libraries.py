@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import shutil
 import socket
 import ssl
@@ -407,6 +409,22 @@ def test_a_budget_may_be_shared(flaky: Make):
 def test_urllib3_is_not_to_retry_as_well():
     with pytest.raises(ConfigurationError, match="attempts"):
         RetryAdapter(max_retries=3)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_a_requests_session_may_be_copied(copied: Callable[[Any], Any], flaky: Make):
+    """As requests' own adapters may, into a pool of processes above all."""
+    server = flaky(response(503), response(201))
+    with requests.Session() as session:
+        adapter = RetryAdapter(policy=QUICK, budget=Budget(ratio=0.5, reserve=3), pool_maxsize=4)
+        session.mount("http://", adapter)
+        other = copied(session)
+    with other:
+        assert other.post(server.url).status_code == 201
+    assert len(set(server.keys)) == 1
+    made = other.get_adapter(server.url)
+    assert (made.policy.backoff, made.budget.ratio, made.budget.reserve) == (QUICK.backoff, 0.5, 3)
+    assert made.budget is not adapter.budget
 
 
 # --- TLS -----------------------------------------------------------------------------------------

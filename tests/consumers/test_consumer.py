@@ -22,7 +22,9 @@ from twicesafe import (
     current_claim,
     current_key,
 )
+from twicesafe._core.consuming.recovery import decide, default_recovery
 from twicesafe._core.protocol import ClaimRequest, Fail
+from twicesafe._core.resolved_policy import ResolvedPolicy
 from twicesafe._values.keys import new_owner
 from twicesafe.consumers import (
     AsyncConsumer,
@@ -204,6 +206,29 @@ def test_a_broken_recover_loses_nothing(setting: Setting, wrong: Any) -> None:
     setting.drain(handle, recover=wrong, policy=QUICK.replace(max_attempts=2))
     assert "recover=" in setting.dead[0][1]
     assert "ValueError: no" in setting.dead[0][1]
+
+
+def test_a_decision_that_is_used_again_stays_as_it_is() -> None:
+    """One Retry or DeadLetter for all messages, as a constant of the module."""
+    policy = ResolvedPolicy(Policy(backoff=Backoff(first=1, factor=2, jitter=0), max_attempts=3))
+    again, gone = Retry("busy"), DeadLetter("gone")
+    by_recover = decide(lambda message, error, attempt: again, None, policy)
+    first, second = by_recover(KeyError("a"), 1), by_recover(ValueError("b"), 2)
+    assert isinstance(first, Retry)
+    assert isinstance(second, Retry)
+    assert (first.after, second.after) == (1, 2)
+    assert isinstance(first.__cause__, KeyError)
+    assert (
+        str(by_recover(KeyError("a"), 3)) == "3 attempts failed; the last one: KeyError: 'a'; busy"
+    )
+    raised = decide(default_recovery, None, policy)
+    assert [raised(again, n).after for n in (1, 2)] == [1, 2]  # type: ignore[attr-defined]
+    dead = decide(lambda message, error, attempt: gone, None, policy)
+    assert [type(dead(e, 1).__cause__) for e in (KeyError(), ValueError())] == [
+        KeyError,
+        ValueError,
+    ]
+    assert (again.after, again.__cause__, gone.__cause__) == (None, None, None)
 
 
 def test_later_messages_of_a_key_wait_behind_one_that_rests(setting: Setting) -> None:

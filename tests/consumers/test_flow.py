@@ -359,6 +359,35 @@ def test_a_message_behind_a_dead_one_that_is_done_is_acknowledged() -> None:
     assert bench.record("b").attempt == 0
 
 
+def test_parked_lanes_are_not_read_for_messages_without_an_ordering_key() -> None:
+    """Stores without an index read all their records for it."""
+    bench = Bench(ordered=True)
+    bench.fetched(message("a"), message("b"))
+    assert not any(isinstance(one, ReadParkedLanes) for one in bench.sent)
+    bench.fetched(message("c", "ann"))
+    bench.happens(*(HandlerEnded(number, Returned(None)) for number in (1, 2)))
+    assert any(isinstance(one, ReadParkedLanes) for one in bench.sent)
+
+
+def test_the_longer_it_takes_to_read_the_parked_lanes_the_less_often_they_are_read() -> None:
+    bench, reads = Bench(ordered=True), []
+    perform = bench._perform
+
+    def slow(command: Any) -> Any:
+        if isinstance(command, ReadParkedLanes):
+            bench.now += 2
+            reads.append(bench.now)
+        return perform(command)
+
+    bench._perform = slow  # type: ignore[method-assign]
+    for number in range(1, 41):
+        bench.fetched(message(str(number), "ann"))
+        bench.happens(HandlerEnded(number, Returned(None)))
+        bench.now += 10
+    assert reads[0] == 2
+    assert 2 < len(reads) < 6  # 2 % of 400 seconds
+
+
 def test_acknowledgements_that_wait_count_as_held() -> None:
     bench = Bench(concurrency=4, batch=4, most_held=4)
     bench.fetched(*(message(id_) for id_ in "abcd"))

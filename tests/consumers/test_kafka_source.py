@@ -391,6 +391,26 @@ def test_a_revocation_waits_for_the_release_and_commits_what_is_done(
     second.close()
 
 
+@pytest.mark.parametrize("runs_again", [False, True])
+def test_a_consumer_whose_first_run_has_ended_gives_up_partitions_at_once(
+    topic: Topic, open_source: Callable[..., KafkaSource], runs_again: bool
+):
+    topic.put("a", "b")
+    with (
+        Receiver.open("memory://") as receiver,
+        Consumer.open(topic.url(**COOPERATIVE), receiver=receiver) as consumer,
+    ):
+        assert consumer.drain(lambda message: None, idle=0.5).ran == 2
+        later = threading.Thread(target=lambda: consumer.run(lambda message: None))
+        if runs_again:
+            later.start()
+        second = open_source(**COOPERATIVE)
+        until(lambda: [second.fetch(0, 0.05), ours(second)][1], 100)  # Kafka would wait for 240 s
+        consumer.stop()
+        if runs_again:
+            later.join()
+
+
 class Polling:
     """Fetches, asking for nothing, in its own thread."""
 

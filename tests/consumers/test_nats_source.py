@@ -23,6 +23,8 @@ from twicesafe._core.consuming.message import key_of
 from twicesafe.consumers import DeadLetters
 from twicesafe.consumers.sources.nats import JetStreamSource
 from twicesafe.errors import BrokerUnavailableError, ConfigurationError
+from twicesafe.outbox.publishers import Message as Outgoing
+from twicesafe.outbox.publishers.nats import JetStreamPublisher
 from twicesafe.testing import ConsumerConformance
 from twicesafe.testing._sources import SETTINGS, BlockingSource
 
@@ -367,11 +369,47 @@ def test_check_says_that_the_stream_forgets_too_soon(stage: Stage):
         ("stream=s", "add durable="),
         ("durable=d", "add stream="),
         ("stream=s&durable=d&from=7", "use all or new"),
+        ("stream=s&durable=d.e", "option durable='d.e'"),
+        ("stream=a b&durable=d", "option stream='a b'"),
     ],
 )
 def test_a_url_that_cannot_be_used(query: str, remedy: str):
     with pytest.raises(ConfigurationError, match=remedy):
         JetStreamSource.open(f"nats://127.0.0.1:1?{query}")
+
+
+@pytest.mark.parametrize("kind", ["source", "publisher"])
+async def test_no_credentials_are_sent_in_plain_text_to_a_server_that_should_have_tls(kind: str):
+    """nats-py uses TLS only if the server asks for it."""
+    sent, has_ended = bytearray(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        info = b'{"server_id":"x","version":"2.10.0","max_payload":1000,"tls_available":true}'
+        writer.write(b"INFO " + info + b"\r\n")
+        sent.extend(await reader.read())
+        writer.close()
+        await writer.wait_closed()
+        has_ended.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    url = f"tls+nats://ann:secret@127.0.0.1:{port}?timeout=2"
+    opened: Any = (
+        JetStreamSource.open(f"{url}&stream=s&durable=d")
+        if kind == "source"
+        else JetStreamPublisher.open(url)
+    )
+    with pytest.raises(BrokerUnavailableError, match="NoTlsError"):
+        if kind == "source":
+            await opened.fetch(1, 0.1)
+        else:
+            await opened.publish([Outgoing("1", "orders", b"", None, {})])
+    await opened.close()
+    async with asyncio.timeout(60):
+        await has_ended.wait()
+    server.close()
+    await server.wait_closed()
+    assert bytes(sent) == b""
 
 
 @pytest.mark.parametrize("scheme", ["nats", "tls+nats"])

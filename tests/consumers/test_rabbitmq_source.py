@@ -223,6 +223,20 @@ def test_a_queue_that_is_deleted_is_noticed_by_a_fetch_that_waits(stage: Stage):
         stage.gather(member, sent.id)
 
 
+def test_a_user_who_may_only_read_consumes(stage: Stage, rabbitmq: Any):
+    stage.put(message_id="m-1")
+    url = stage.url.replace("guest:guest", rabbitmq.reader())
+    member = BlockingSource(RabbitSource.open(f"{url}?queue={stage.queue}"))
+    try:
+        (problem,) = problems(member, replace(SETTINGS, ordered=True))
+        assert "may not see the settings" in problem
+        assert member.source._returns_by_closing  # it may be a quorum queue
+        (got,) = member.fetch(1, stage.seconds)
+        member.acknowledge([got.receipt])
+    finally:
+        member.end()
+
+
 def test_no_more_than_the_prefetch_are_held(stage: Stage):
     with stage.source(prefetch="3") as member:
         ids = [sent.id for sent in stage.send(5)]
@@ -309,7 +323,7 @@ def test_check_knows_the_delivery_limit_of_rabbitmq_4(
 ):
     monkeypatch.setattr("twicesafe.consumers.sources._amqp._major", lambda _: 4)
     with stage.source() as member:
-        (problem,) = problems(member, SETTINGS)
+        (problem,) = problems(member, replace(SETTINGS, ordered=True))
         assert "after 20 of them RabbitMQ drops it" in problem
 
 
@@ -337,6 +351,12 @@ def test_asking_for_the_settings_of_a_queue_creates_none(stage: Stage):
     stage.ask(asked)
     with stage.source() as member, pytest.raises(BrokerUnavailableError, match="NOT_FOUND"):
         member.fetch(1, 0)
+
+
+@pytest.mark.parametrize("prefetch", ["0", "65536", "some"])
+def test_a_prefetch_that_amqp_cannot_say_is_refused(prefetch: str):
+    with pytest.raises(ConfigurationError, match="option prefetch"):
+        RabbitSource.open(f"amqp://127.0.0.1/?queue=orders&prefetch={prefetch}")
 
 
 def test_a_url_without_a_queue():

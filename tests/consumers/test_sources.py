@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from twicesafe import ConfigurationError
+from twicesafe import BrokerUnavailableError, ConfigurationError, Receiver
+from twicesafe.consumers import Consumer
 from twicesafe.consumers.sources import SCHEMES, Source, open_source
 from twicesafe.outbox.publishers import open_publisher
 
@@ -60,7 +64,50 @@ def test_what_librdkafka_refuses_is_refused_before_the_first_message(url: str) -
         open_source(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "kafka://h?topics=orders&topics=refunds&group=g",
+        "amqp://h/?queue=a&queue=b",
+        "nats://h?stream=S&durable=d&durable=d",
+        "redis://h/0?stream=s&group=g&stream=t",
+        "sqs://q?endpoint=http://a&endpoint=http://b",
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(url: str) -> None:
+    """The last one would win, and messages of the other topic would never come."""
+    with pytest.raises(ConfigurationError, match="give it once"):
+        open_source(url)
+
+
+def test_an_option_of_a_store_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="give it once"):
+        Receiver.open("sqlite:///keys.db?table=a&table=b")
+
+
 @pytest.mark.parametrize("option", ["heartbeat=5", "name=billing", "no_verify_ssl=1"])
 def test_options_of_the_amqp_driver_are_passed_on(option: str) -> None:
     opened: Any = open_source(f"amqp://h/?queue=q&{option}")
     assert opened._url == f"amqp://h/?{option}"
+
+
+NOWHERE = ["redis://127.0.0.1:1/0?stream=s&group=g", "amqp://127.0.0.1:1/?queue=q"]
+
+
+@pytest.mark.parametrize("url", NOWHERE)
+def test_a_broker_that_does_not_answer_says_what_to_check(url: str) -> None:
+    with (
+        Receiver.open("memory://") as receiver,
+        Consumer.open(url, receiver=receiver) as consumer,
+        pytest.raises(BrokerUnavailableError, match="check that it is up, and the address"),
+    ):
+        consumer.drain(print, idle=0.1)
+
+
+@pytest.mark.parametrize("url", NOWHERE)
+def test_the_error_of_a_command_is_the_only_output_on_stderr(url: str) -> None:
+    """A driver's own log goes where the user sends logs, not between our lines."""
+    words = [sys.executable, "-m", "twicesafe", "dead-letters", "list", "--from", url, "--json"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 3
+    assert json.loads(ran.stderr)["error"]["type"] == "BrokerUnavailableError"

@@ -14,6 +14,7 @@ from tests.durable.shop import POLICY, Boom, Shop
 from twicesafe import AsyncReceiver, AsyncSteps, Receiver, State, Steps, current_claim
 from twicesafe.errors import (
     CompensationFailedError,
+    ConfigurationError,
     HeldError,
     LeaseLostError,
     SuspendedError,
@@ -103,6 +104,82 @@ def test_an_async_undo_needs_async_steps() -> None:
     with pytest.raises(UsageError, match="refund is an async function"):
         checkout("a")
     assert done == []
+
+
+@pytest.mark.parametrize(
+    "undo, told",
+    [("refund", "undo='refund' is not valid"), (lambda: None, "the step's result")],
+    ids=["no function", "takes no argument"],
+)
+def test_an_undo_that_cannot_be_called_is_refused_before_the_effect(
+    memory_shop: Shop, undo: Any, told: str
+) -> None:
+    shop = memory_shop
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("charge", shop.effect("charge"), undo=undo)
+
+    checkout = shop.durable(checkout)
+    with pytest.raises(UsageError, match=told):
+        shop.run(checkout("a"))
+    assert shop.done == {}
+
+
+def test_a_step_whose_arguments_do_not_fit_is_refused_before_the_effect(memory_shop: Shop) -> None:
+    shop = memory_shop
+    effect = shop.effect("charge")
+
+    def charge(cents: int) -> Any:
+        return effect()
+
+    async def charge_async(cents: int) -> Any:
+        return await effect()
+
+    fitting = charge if shop.mode == "blocking" else charge_async
+
+    def checkout(steps: Any, order: str) -> Any:
+        if order == "step":
+            yield steps.run("charge", fitting, cent=5)
+        elif order == "setting":
+            yield steps.run("charge", fitting, 5, timeout=1)
+        elif order == "probe":
+            yield steps.options(probe=lambda: None).run("charge", fitting, 5)
+        else:
+            yield steps.transact("charge", object(), lambda connection: None, 5)
+
+    checkout = shop.durable(checkout)
+    for order, told in {
+        "step": r"cannot be called like this.*\(did you mean 'cents'\?\)",
+        "probe": "cannot be called like this: too many positional arguments",
+        "transact": "cannot be called like this: too many positional arguments",
+        "setting": r"use steps\.options\(timeout=…\)\.run",
+    }.items():
+        with pytest.raises(UsageError, match=told):
+            shop.run(checkout(order))
+    assert shop.done == {}
+
+
+@pytest.mark.parametrize("what", ["run", "capture"])
+def test_a_step_that_gets_a_value_instead_of_a_function_shows_how_steps_are_called(
+    memory_shop: Shop, what: str
+) -> None:
+    shop = memory_shop
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield getattr(steps, what)("charge", "receipt")
+
+    with pytest.raises(UsageError, match=rf'steps\.{what}\("\w+", charge, order\), not steps'):
+        shop.run(shop.durable(checkout)("a"))
+
+
+def test_a_durable_function_without_steps_is_told_what_its_first_parameter_is() -> None:
+    receiver = Receiver(MemoryStore(), policy=POLICY)
+
+    def checkout(order: str) -> str:
+        return order
+
+    with pytest.raises(ConfigurationError, match=r"'order' is not a parameter.*gets the steps"):
+        receiver.durable(key="order", scope=("x",))(checkout)  # type: ignore[arg-type]
 
 
 def test_arguments_of_a_step_that_cannot_be_compared(shop: Shop) -> None:

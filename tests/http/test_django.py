@@ -100,11 +100,11 @@ def test_a_body_in_chunks_is_whole_or_refused(site: Site, edge: str):
     problems = [site.send("k", "/charges", chunked, body=body).problem for body in bodies]
     assert problems == (["", "key-reused"] if edge == "asgi" else ["length-required"] * 2)
     assert len(seen) == (edge == "asgi")
-    bare = WSGIRequest({"REQUEST_METHOD": "POST", "HTTP_IDEMPOTENCY_KEY": "k", "SERVER_NAME": "x",
-                        "SERVER_PORT": "1", "wsgi.input_terminated": True,
-                        "wsgi.input": io.BytesIO(b"{}")})  # fmt: skip
-    with override_settings(TWICESAFE={"store": "memory://"}):
-        assert IdempotencyMiddleware(lambda _: None)(bare).status_code == 411
+    for told in ({"wsgi.input_terminated": True}, {"SERVER_PROTOCOL": "HTTP/2"}):
+        bare = WSGIRequest({"REQUEST_METHOD": "POST", "HTTP_IDEMPOTENCY_KEY": "k", "SERVER_NAME": "x",
+                            "SERVER_PORT": "1", "wsgi.input": io.BytesIO(b"{}"), **told})  # fmt: skip
+        with override_settings(TWICESAFE={"store": "memory://"}):
+            assert IdempotencyMiddleware(lambda _: None)(bare).status_code == 411
 
 
 @pytest.mark.item("E2", "E4")

@@ -392,5 +392,15 @@ def test_wsgi_a_body_whose_end_the_server_does_not_tell_is_refused():
     ended = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True, "SERVER_SOFTWARE": "Granian"}
     assert server(**ended, **{"wsgi.input": io.BytesIO(b"pay 1")}) == ["411", server.order[1]]
     del server.order[:]
+    # Over HTTP/2 a body needs no length, and there is no Transfer-Encoding. Hypercorn does not say more.
+    for version in ("HTTP/2", "HTTP/2.0", "HTTP/3"):
+        for body in (b"pay 1", b"pay 999"):
+            streamed = {"SERVER_PROTOCOL": version, "wsgi.input": io.BytesIO(body)}
+            assert server(CONTENT_LENGTH="", **streamed)[0] == "411"
+            assert "claim" not in server.order
+            del server.order[:]
+    empty = {"SERVER_PROTOCOL": "HTTP/2", "HTTP_IDEMPOTENCY_KEY": "empty"}
+    assert server(CONTENT_LENGTH="", **empty) == ["claim", "200", "1", "complete"]
+    del server.order[:]
     sized = {"CONTENT_LENGTH": "5", "wsgi.input": io.BytesIO(b"pay 1")}
     assert server(**sized) == ["claim", "200", "1", "complete"]

@@ -521,6 +521,28 @@ def test_stop_ends_what_is_under_way_first(
     assert outbox.depth() == type(outbox.depth())(0, 0.0, 0, 0, 0, 0)
 
 
+def test_stop_says_when_the_publisher_hangs_and_can_be_called_again(mode: RelayMode, put: Put):
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Hanging(Broker):
+        def publish(self, messages: Sequence[Message]) -> list[Exception | None]:
+            entered.set()
+            assert go_on.wait(60)
+            return super().publish(messages)
+
+    hanging = Hanging()
+    put("1")
+    relay = mode.relay(hanging).start()
+    assert entered.wait(60)
+    try:
+        with pytest.raises(TimeoutError, match=r"within grace=0\.01 s.*call stop again"):
+            mode.run(relay.own.stop, 0.01)
+    finally:
+        go_on.set()
+    relay.stop()
+    assert hanging.bodies == ["1"]
+
+
 def test_a_relay_that_lost_its_slots_records_nothing(
     url: str, mode: RelayMode, outbox: Outbox, put: Put, caller: Callable[[], Any]
 ):

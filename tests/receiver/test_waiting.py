@@ -12,6 +12,9 @@ from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from twicesafe import StillInProgressError, TooManyWaitersError, current_key
 from twicesafe import events as ev
+from twicesafe._core.delivery import _pause
+from twicesafe._core.protocol import Claimed, Verdict
+from twicesafe._values.keys import new_owner
 
 
 def riders(bench: Bench) -> int:
@@ -258,3 +261,18 @@ def test_a_wait_is_one_event(bench: Bench, elsewhere: bool) -> None:
     first.result(120)
     (waited,) = bench.events(ev.Waited)
     assert waited.seconds >= 0.09
+
+
+@pytest.mark.parametrize("work, polls, late", [(0.2, 14, 0.055), (1.0, 30, 0.11)])
+def test_a_store_that_cannot_wake_is_polled_seldom_and_seen_soon(
+    work: float, polls: int, late: float
+) -> None:
+    """At most so many statements, whatever the jitter, and at most so many seconds after the end."""
+    busy = Claimed(Verdict.BUSY, wait=30_000)
+    for _ in range(200):
+        owner, waited, turn = new_owner(), 0.0, 0
+        while waited < work:
+            waited += _pause(busy, turn, owner)
+            turn += 1
+        assert turn <= polls
+        assert waited <= work + late

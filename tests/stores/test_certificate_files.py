@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from twicesafe import AsyncReceiver, Receiver
+from twicesafe.consumers.sources import open_source
 from twicesafe.errors import ConfigurationError
+from twicesafe.outbox.publishers import open_publisher
+
+NO_AUTHORITY = Path(__file__).parents[1] / "no_authority.pem"
 
 URLS = {
     "postgresql": "postgresql://u@127.0.0.1:1/shop?sslmode=verify-full&",
@@ -69,6 +74,34 @@ def test_a_file_of_the_ca_that_is_not_a_file_or_has_no_certificate(store: str, t
 def test_a_certificate_or_key_of_the_client_that_is_missing(store: str, options: str, named: str):
     for said in refused(URLS[store] + options.replace("{}", "/no/such/client.pem")):
         assert f"{named}=/no/such/client.pem cannot be read" in said
+
+
+WITHOUT_TLS = [
+    ("redis://127.0.0.1:1/0?ca_certs={}", "write rediss:// instead of redis://"),
+    ("valkey://127.0.0.1:1/0?certfile={}", "write valkeys:// instead of valkey://"),
+    ("redis+sentinel://127.0.0.1:1/main?ca_certs={}", "write rediss+sentinel://"),
+    ("redis+cluster://127.0.0.1:1?keyfile={}", "write rediss+cluster://"),
+    ("rediss://127.0.0.1:1/0?keyfile={}", "give certfile= too"),
+    ("etcd://127.0.0.1:1/x?ca_certs={}", "write etcds:// instead of etcd://"),
+    ("mysql://u@127.0.0.1:1/shop?ssl_ca={}", "ssl_ca= is for ssl=verify"),
+    ("mysql://u@127.0.0.1:1/shop?ssl=off&ssl_ca={}", "ssl_ca= is for ssl=verify"),
+    ("mongodb://127.0.0.1:1/shop?tls=false&tlsCAFile={}", "certificates are for TLS"),
+]
+
+
+@pytest.mark.parametrize("url, says", WITHOUT_TLS)
+def test_certificates_without_tls_are_refused(url: str, says: str):
+    """Whoever names a certificate expects TLS; the password would be sent in plain text."""
+    for said in refused(url.replace("{}", str(NO_AUTHORITY))):
+        assert says in said
+
+
+@pytest.mark.parametrize("opener, more", [(open_publisher, ""), (open_source, "queue=q&")])
+def test_certificates_of_rabbitmq(opener: Callable[[str], object], more: str):
+    with pytest.raises(ConfigurationError, match="write amqps:// instead of amqp://"):
+        opener(f"amqp://127.0.0.1:1/?{more}cafile={NO_AUTHORITY}")
+    with pytest.raises(ConfigurationError, match=r"cafile=/no/such/ca\.pem cannot be read"):
+        opener(f"amqps://127.0.0.1:1/?{more}cafile=/no/such/ca.pem")
 
 
 def test_a_name_that_is_not_a_file_is_left_to_libpq():

@@ -26,7 +26,7 @@ from tests.servers import free_port
 from tests.stores.etcd_clients import KINDS, MINUTE, A, B, RawEtcd, claim, complete, etcdctl, insist
 from twicesafe import Key, Receiver
 from twicesafe._core.protocol import Ack, Browse, Fail, Forget, Read, Renew, Resolve, Sweep, Verdict
-from twicesafe._engines.etcd import EtcdStore, programs, record_layout
+from twicesafe._engines.etcd import EtcdStore, programs, record_layout, wakeups
 from twicesafe._engines.etcd.doctor import _member
 from twicesafe._engines.etcd.error_messages import NoSpaceError
 from twicesafe._engines.etcd.leases import MOST, Leases
@@ -681,3 +681,43 @@ def test_waiters_share_one_stream(client: Any) -> None:
         thread.join(60)
         assert not thread.is_alive()
     until(lambda: not store.wakeups._waiters, 60)
+
+
+@pytest.mark.parametrize("ends", ["refused", "ended"])
+def test_waiters_whose_stream_fails_come_back_after_a_pause(ends: str) -> None:
+    """A proxy may pass calls and no streams. Then each waiter would ask as fast as it can."""
+    did: list[object] = []
+
+    class Closed:
+        clear = set = staticmethod(lambda: None)
+
+        def wait(self, seconds: float) -> None:
+            did.append(seconds)
+
+    def fails(requests: object) -> Iterator[object]:
+        did.append("opened")
+        if ends == "refused":
+            raise RuntimeError("no streams here")
+        return iter(())
+
+    listener = wakeups.WakeupListener(fails)
+    listener._closed = Closed()  # type: ignore[assignment]
+    woken = threading.Event()
+    listener.watch(wakeups.Waiter(b"k", 1, lambda: (did.append("woken"), woken.set())))
+    assert woken.wait(60)
+    assert did == ["opened", wakeups.RECONNECT_DELAY, "woken"]
+
+
+def test_a_listener_that_is_closed_does_not_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeups, "RECONNECT_DELAY", 3600.0)
+    opened, woken = threading.Event(), threading.Event()
+
+    def fails(requests: object) -> Iterator[object]:
+        opened.set()
+        return iter(())
+
+    listener = wakeups.WakeupListener(fails)
+    listener.watch(wakeups.Waiter(b"k", 1, woken.set))
+    assert opened.wait(60)
+    listener.close()
+    assert woken.wait(60)

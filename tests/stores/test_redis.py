@@ -519,6 +519,10 @@ def test_a_record_and_its_companions_share_a_slot():
         ("redis+cluster://host/3", "Cluster"),
         ("redis+cluster://host?db=3", "Cluster"),
         ("redis+sentinel://host:26379", "names the primary"),
+        ("redis://host/0?db=2", "two databases"),
+        ("redis://host/3?db=0", "two databases"),
+        ("redis://host?sentinel_password=a", "user:password@ before its host"),
+        ("redis+cluster://host?sentinel_user=a", "user:password@ before its host"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_reported(url: str, says: str):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
+from langchain.tools.tool_node import ToolCallRequest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, ToolException, tool
@@ -174,9 +176,9 @@ def test_other_forms_of_results(receiver: Receiver) -> None:
         Command(update={}),
     ]
     for n, result in enumerate(results):
-        request = Request({"name": "charge", "args": {"order_id": f"o-{n}"}, "id": "c"})
+        request = asked({"name": "charge", "args": {"order_id": f"o-{n}"}, "id": "c"})
         for _ in range(2):
-            answer = layer.wrap_tool_call(request, lambda _, result=result: result)  # type: ignore[arg-type]
+            answer = layer.wrap_tool_call(request, lambda _, result=result: result)
         assert isinstance(answer, ToolMessage)
         assert answer.status == "success"
         if n == 0:
@@ -186,12 +188,9 @@ def test_other_forms_of_results(receiver: Receiver) -> None:
             assert "its result was not kept" in answer.content
 
 
-class Request:
-    """What the middleware reads of LangChain's request."""
-
-    def __init__(self, tool_call: dict[str, Any]) -> None:
-        self.tool_call, self.tool, self.runtime = tool_call, Bank().tool(), self
-        self.config: dict[str, Any] = {}
+def asked(tool_call: Any) -> ToolCallRequest:
+    runtime: Any = SimpleNamespace(config={})
+    return ToolCallRequest(tool_call, Bank().tool(), {}, runtime)
 
 
 def test_a_tool_waits_until_a_person_says_yes(receiver: Receiver) -> None:

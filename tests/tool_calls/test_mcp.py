@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import uvicorn
-from fastmcp import Client, FastMCP
+from fastmcp import Client, FastMCP, FastMCPApp
 from fastmcp.exceptions import ToolError
 from fastmcp.server.auth import AccessToken
 from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
 from fastmcp.server.middleware.error_handling import RetryMiddleware
+from fastmcp.server.providers.addressing import hash_tool
 from fastmcp.tools import ToolResult
 from mcp import MCPError
+from pydantic import BaseModel
 
 from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
@@ -29,6 +31,11 @@ from twicesafe.integrations.mcp import (
 from twicesafe.signing import KeySigner, KeyVerifier
 
 RULE = ToolRule(identity=("order_id",), prose=("note",))
+
+
+class Receipt(BaseModel):
+    number: int
+    text: str = ""
 
 
 class Shop:
@@ -240,6 +247,58 @@ async def test_plain_values_and_unstorable_results(receiver: AsyncReceiver) -> N
         assert (await client.call_tool("late", {"order_id": "o"})).data == "label 8"
 
 
+async def test_the_name_that_apps_use_is_protected_too(receiver: AsyncReceiver) -> None:
+    """A tool that waits for approval ran without it, under the name with the hash."""
+    shop, charged = FastMCPApp("shop"), []
+
+    @shop.tool(model=True)
+    def charge(order_id: str) -> str:
+        charged.append(order_id)
+        return "charged"
+
+    server = FastMCP("server", providers=[shop])
+    rule = ToolRule(identity=("order_id",))
+    server.add_middleware(IdempotentTools(receiver, {"charge": rule}))
+    async with Client(server) as client:
+        for name in ("charge", f"{hash_tool('shop', 'charge')}_charge", "charge"):
+            answer = await client.call_tool(name, {"order_id": "o-1"})
+    assert charged == ["o-1"]
+    assert "charge was already done" in said(answer)
+
+
+@pytest.mark.parametrize(
+    "found, text",
+    [
+        ("refunded by hand", "refunded by hand"),
+        ({"number": "seven"}, '{"number":"seven"}'),
+        (None, "charge was already done at"),
+        (b"x" * 300_000, "its result was not kept"),
+    ],
+)
+async def test_what_does_not_fit_the_output_schema_still_reaches_the_model(
+    receiver: AsyncReceiver, found: Any, text: str
+) -> None:
+    """The client raised an error of its own, and the model did not learn that it was done."""
+    server = FastMCP("shop")
+    rule = ToolRule(identity=("order_id",), probe=lambda call: Done(found))
+    server.add_middleware(IdempotentTools(receiver, {"charge": rule}))
+
+    @server.tool
+    async def charge(order_id: str, cents: int) -> Receipt:
+        if isinstance(found, bytes):
+            return Receipt(number=7, text=found.decode())
+        raise TimeoutError
+
+    async with Client(server) as client:
+        for _ in range(2):
+            given = {"order_id": "o-1", "cents": 500}
+            answer = await client.call_tool("charge", given, raise_on_error=False)
+        assert text in said(answer) + answer.content[0].text  # type: ignore[union-attr]
+        assert answer.is_error
+        assert answer.meta is not None
+        assert answer.meta["dev.twicesafe/state"] == "replayed"
+
+
 async def test_a_rule_that_does_not_fit_stops_the_tool(receiver: AsyncReceiver) -> None:
     shop = Shop(receiver, ToolRule(identity=("order",)))
     with pytest.raises(MCPError):
@@ -253,7 +312,15 @@ async def test_it_needs_an_async_receiver() -> None:
 
 
 @pytest.mark.parametrize(
-    "claims, subject", [({"sub": "ann"}, "ann"), ({}, "client-1"), ({"sub": 7}, "client-1")]
+    "claims, subject",
+    [
+        ({"sub": "ann"}, "ann"),
+        ({}, "client-1"),
+        ({"sub": 7}, "client-1"),
+        ({"sub": "ann", "iss": "https://one.example"}, "https://one.example ann"),
+        ({"sub": "ann", "iss": "https://two.example"}, "https://two.example ann"),
+        ({"iss": "https://two.example"}, "https://two.example client-1"),
+    ],
 )
 def test_the_principal_is_the_tokens_subject_or_client(
     monkeypatch: pytest.MonkeyPatch, claims: dict[str, Any], subject: str

@@ -364,6 +364,11 @@ def test_what_parsers_read_differently_is_refused(body: bytes) -> None:
         (200, {"result": {"content": []}}, "done"),
         (200, {"result": {"content": [], "isError": True}}, "failed"),
         (200, {"result": {"_meta": {"dev.twicesafe/state": "not_done"}}}, "not_done"),
+        (
+            200,
+            {"result": {"isError": True, "_meta": {"dev.twicesafe/state": "waiting"}}},
+            "not_done",
+        ),
         (200, {"result": {"resultType": "input_required"}}, "not_done"),
         (200, {"result": 7}, "unknown"),
         (200, {"error": {"code": -32602}}, "not_done"),
@@ -394,6 +399,14 @@ def test_what_an_operator_recorded_is_a_result() -> None:
         result = json.loads(answer_message(7, answer))["result"]
         assert (result["content"][0]["text"], result["isError"]) == (text, False)
         assert result.get("structuredContent") == (value if isinstance(value, dict) else None)
+
+
+def test_without_its_result_the_model_gets_an_error_that_says_done() -> None:
+    """A client refuses a result without the structured content that the tool declares."""
+    answer = ToolAnswer(state="replayed", tool="charge", is_kept=False)
+    result = json.loads(answer_message(7, answer))["result"]
+    assert result["isError"]
+    assert "charge was already done" in result["content"][0]["text"]
 
 
 # --- settings --------------------------------------------------------------------------------

@@ -239,3 +239,24 @@ async def test_what_the_sdk_can_read_is_protected(receiver: AsyncReceiver, odd: 
     text = f'{{"order_id": "o-1", {odd}}}'
     await ran(tools, text, text)
     assert len(charged) == (0 if "NaN" in odd else 1)
+
+
+async def test_an_agent_inside_a_tool_resumes_after_an_approval(receiver: AsyncReceiver) -> None:
+    """Its interrupted run was recorded as done, so the approved tool never ran."""
+    bank = Bank()
+    call = json.dumps(ORDER)
+    teller = Agent(name="teller", tools=[bank.tool(needs_approval=True)], model=Scripted([call]))
+    asked = json.dumps({"input": "charge o-1"})
+    rule = ToolRule(identity=("input",))
+    tools = idempotent_tools(receiver, {"charge": rule}, [teller.as_tool("charge", "Charge it.")])
+    shop = Agent(name="shop", tools=tools, model=Scripted([asked, asked]))
+    untraced = RunConfig(tracing_disabled=True)
+    first = await Runner.run(shop, "charge o-1", run_config=untraced)
+    (wanted,) = first.interruptions
+    state = first.to_state()
+    state.approve(wanted)
+    second = await Runner.run(shop, state, run_config=untraced)
+    outputs = [item.output for item in second.new_items if item.type == "tool_call_output_item"]
+    assert outputs[0] == "done"
+    assert outputs[1].startswith("done\n\ncharge was already done at ")
+    assert bank.charged == ["o-1"]

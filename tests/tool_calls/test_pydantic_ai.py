@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NotRequired
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic_ai import Agent, ModelRetry, RunContext, ToolReturn
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelResponse,
     RetryPromptPart,
@@ -21,6 +23,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
+from typing_extensions import TypedDict
 
 from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
@@ -57,8 +60,13 @@ async def receiver() -> AsyncIterator[AsyncReceiver]:
         yield opened
 
 
-async def ran(tools: IdempotentTools, *calls: dict[str, Any], **settings: Any) -> list[Any]:
-    """What the model gets back, for a model that makes these calls one after the other."""
+async def ran(
+    tools: IdempotentTools, *calls: dict[str, Any], seen: list[Any] | None = None, **settings: Any
+) -> list[Any]:
+    """What the model gets back, for a model that makes these calls one after the other.
+
+    ``seen`` gets the images.
+    """
     left = list(calls)
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -69,6 +77,10 @@ async def ran(tools: IdempotentTools, *calls: dict[str, Any], **settings: Any) -
     agent = Agent(FunctionModel(model), toolsets=[tools])
     result = await agent.run("charge it", **settings)
     parts = [part for message in result.all_messages() for part in message.parts]
+    for part in parts if seen is not None else ():
+        content: Any = getattr(part, "content", None)
+        found = content if isinstance(content, list) else [content]
+        seen += [one for one in found if isinstance(one, BinaryContent)]  # type: ignore[operator]
     return [part for part in parts if isinstance(part, (ToolReturnPart, RetryPromptPart))]
 
 
@@ -102,6 +114,45 @@ async def test_a_model_inside_the_arguments_is_compared_like_them(receiver: Asyn
     lines = [("caf\u00e9", 1.5), ("cafe\u0301", "1.50"), ("cafe", 1.5), ("caf\u00e9", 1.51)]
     await ran(tools, *({"line": {"name": name, "price": price}} for name, price in lines))
     assert [str(line.price) for line in charged] == ["1.5", "1.5", "1.51"]
+
+
+class Order(BaseModel):
+    order_id: str = Field(alias="orderId")
+    cents: int = 500
+    note: str = ""
+
+
+@dataclass
+class OrderRow:
+    orderId: str  # noqa: N815 - as in the model
+    cents: int = 500
+    note: str = ""
+
+
+class OrderDict(TypedDict):
+    orderId: str
+    cents: NotRequired[int]
+    note: NotRequired[str]
+
+
+@pytest.mark.parametrize("kind", [Order, OrderRow, OrderDict])
+async def test_a_model_that_is_the_only_argument_is_the_arguments(
+    receiver: AsyncReceiver, kind: Any
+) -> None:
+    """Each call was refused: no name in the rule was right both for the schema and for the arguments."""
+    charged = []
+
+    def charge(order: Any) -> None:
+        charged.append(order)
+
+    charge.__annotations__["order"] = kind
+    rule = ToolRule(identity=("orderId",), prose=("note",))
+    tools = IdempotentTools(FunctionToolset([charge]), receiver, {"charge": rule})
+    given = {"orderId": "o-1", "cents": 500}
+    calls = [given, {**given, "note": "again"}, {**given, "cents": 900}, {"orderId": "o-2"}]
+    *_, other, _ = await ran(tools, *calls)
+    assert "(different: cents)" in other.content
+    assert len(charged) == 2
 
 
 async def test_the_model_reads_that_it_need_not_call_again(receiver: AsyncReceiver) -> None:
@@ -177,10 +228,28 @@ async def test_results_with_more_content(receiver: AsyncReceiver) -> None:
     bank.returns = ToolReturn(return_value=Charge(id="x", cents=1), content="see also")
     first, again = await ran(guarded(bank, receiver), ORDER, ORDER)
     assert first.model_response_str() == again.model_response_str()
-    bank.returns = ToolReturn(return_value="x", content=["see", "also"])
+    bank.returns = ToolReturn(return_value="x" * 300_000, content="see also")
     other = {"order_id": "o-2", "cents": 1}
     _, unkept = await ran(guarded(bank, receiver), other, other)
     assert "its result was not kept" in unkept.content
+
+
+@pytest.mark.parametrize("where", ["value", "list", "content"])
+async def test_an_image_is_replayed_as_an_image(receiver: AsyncReceiver, where: str) -> None:
+    """The model got the octets of the image as base64 text."""
+    image = BinaryContent(b"\xff\xd8", media_type="image/png")
+    bank = Bank()
+    match where:
+        case "value":
+            bank.returns = image
+        case "list":
+            bank.returns = ["the receipt", image]
+        case _:
+            bank.returns = ToolReturn("paid", content=["the receipt", image])
+    seen: list[Any] = []
+    await ran(guarded(bank, receiver), ORDER, ORDER, seen=seen)
+    assert bank.charged == ["o-1"]
+    assert [one.data for one in seen] == [b"\xff\xd8"] * 2
 
 
 async def test_tools_without_a_rule_are_not_touched(receiver: AsyncReceiver) -> None:

@@ -488,6 +488,22 @@ def test_a_yes_is_for_exactly_these_arguments(bank: Bank, changes: dict[str, Any
     assert bank.charged == []
 
 
+def test_after_a_no_corrected_arguments_are_another_question(bank: Bank) -> None:
+    """They were a mismatch for twelve hours, and no person could change that."""
+    approve(bank, bank.charge(ASKING), "too much")
+    assert bank.charge(ASKING).state == "refused"
+    waiting = bank.charge(ASKING, cents=400)
+    assert waiting.state == "waiting"
+    assert bank.charge(ASKING, cents=300).state == "mismatch"  # one question at a time
+    assert bank.charge(ASKING).state == "refused"
+    approve(bank, waiting, "still too much")
+    assert bank.charge(ASKING, cents=400).reason == "still too much"
+    approve(bank, bank.charge(ASKING, cents=300))
+    assert bank.charge(ASKING, cents=400).state == "refused"
+    assert bank.charge(ASKING, cents=300).state == "done"
+    assert bank.charged == ["o-1"]
+
+
 def test_a_yes_is_for_one_run(bank: Bank) -> None:
     waiting = bank.charge(ASKING)
     bank.clock.advance(3600)

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import twicesafe
 from twicesafe import Backoff, ConfigurationError, Policy
 from twicesafe._cli.settings import settle
 from twicesafe._engines.sqlite.settings import OPTIONS
 from twicesafe._proxy.settings import load
 from twicesafe._values.settings import refuse_unknown, seconds
 from twicesafe.client import RetryPolicy
+from twicesafe.dashboard import Access
+from twicesafe.health import Thresholds
 from twicesafe.http import HttpPolicy
 from twicesafe.outbox.publishers._urls import driver_url
+from twicesafe.stores import Capabilities
 from twicesafe.stores._urls import options_of
+
+
+def settings_of_users() -> Iterator[Any]:
+    """The public dataclasses that users make, and not only read: they check their own values."""
+    rooms = [f"twicesafe.{room.name}" for room in pkgutil.iter_modules(twicesafe.__path__)]
+    found = {Access, Capabilities}
+    for place in ["twicesafe", *(room for room in rooms if "._" not in room)]:
+        module = importlib.import_module(place)
+        public = [getattr(module, name) for name in getattr(module, "__all__", ())]
+        found |= {each for each in public if hasattr(each, "__post_init__") and is_dataclass(each)}
+    return iter(sorted(found, key=lambda each: each.__name__))
+
+
+SETTINGS = list(settings_of_users())
 
 
 @pytest.mark.parametrize(
@@ -112,3 +135,23 @@ def test_a_name_that_was_misspelt():
         Policy(leese=5)  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match="no option 'x'; known: a, b"):
         refuse_unknown(["x"], ["a", "b"], "option")
+
+
+def test_all_settings_of_users_are_found():
+    assert {Access, Backoff, Capabilities, HttpPolicy, Policy, RetryPolicy, Thresholds} < set(
+        SETTINGS
+    )
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.__name__)
+def test_a_misspelt_setting_of_any_class_gets_a_suggestion(settings: Any):
+    name = next(iter(settings.__dataclass_fields__))
+    misspelt = name[0] + name[2:] + name[1]
+    with pytest.raises(ConfigurationError, match=f"'{misspelt}'; did you mean '{name}'"):
+        settings(**{misspelt: 1})
+
+
+@pytest.mark.parametrize("value", ["500ms", True, -1, None])
+def test_a_threshold_is_a_number(value: Any):
+    with pytest.raises(ConfigurationError, match=re.escape(f"held={value!r} is not valid")):
+        Thresholds(held=value)

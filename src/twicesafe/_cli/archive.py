@@ -12,7 +12,7 @@ from .exits import NO, CommandEnded
 from .key_actions import need
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration
 from .output import Screen, counted
-from .settings import existing, opened
+from .settings import opened, settle
 
 __all__ = ["archive_keys"]
 
@@ -52,7 +52,7 @@ def archive_keys(
     """
     screen = Screen(json)
     need(by, why)
-    with opened(existing(store, config)) as receiver:
+    with opened(settle(store, config)) as receiver:
         report = receiver.archive(to, older_than=older_than, limit=limit, by=by, why=why)
     if json:
         screen.data({name: getattr(report, name) for name in report.__struct_fields__})

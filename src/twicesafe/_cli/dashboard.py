@@ -12,7 +12,7 @@ from .._values.drivers import require
 from ..stores._urls import mask
 from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import Screen, visible
-from .settings import expect_store, opened, settled
+from .settings import opened, settled
 
 __all__ = ["dashboard"]
 
@@ -109,7 +109,6 @@ def dashboard(
         "consumers": consumer or None,
     }
     settings, found = settled(("dashboard",), store, config, {"dashboard": given})
-    expect_store(settings)
     require("starlette", "jinja2", "uvicorn")
     from ..dashboard._serving import serve
 

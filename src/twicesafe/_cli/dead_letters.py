@@ -20,7 +20,7 @@ from .bulk_actions import SHOWN
 from .exits import NO, USAGE, CommandEnded
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, YesOption, flag
 from .output import Screen, counted, shortened, table, visible
-from .settings import existing, opened
+from .settings import opened, settle
 
 __all__ = ["discard", "list_letters", "replay", "show"]
 
@@ -141,7 +141,7 @@ def replay(
     """
     screen = Screen(json)
     which = _which(ids, all_, reason, topic)
-    with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
+    with DeadLetters.open(source) as dead, opened(settle(store, config)) as receiver:
         chosen = list(filter(which, dead.look(limit)))
         missing = which.missing(chosen)
         if dry_run:
@@ -185,7 +185,7 @@ def discard(
     """
     screen = Screen(json)
     which = _which(ids, all_, reason, topic)
-    with DeadLetters.open(source) as dead, opened(existing(store, config)) as receiver:
+    with DeadLetters.open(source) as dead, opened(settle(store, config)) as receiver:
         chosen = list(filter(which, dead.look(limit)))
         missing = which.missing(chosen)
         if dry_run:

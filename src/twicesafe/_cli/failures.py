@@ -12,7 +12,7 @@ from .options import ConfigOption, JsonOption, ScopeOption, StoreOption
 from .output import Screen, ago, counted, iso, table, visible
 from .progress import while_reading
 from .search_options import SinceOption, conditions_of
-from .settings import existing, opened
+from .settings import opened, settle
 
 __all__ = ["count_failures"]
 
@@ -35,7 +35,7 @@ def count_failures(
     """
     screen = Screen(json)
     which = conditions_of(list(FAILED), scope, None, None, since, None, False, None)
-    with opened(existing(store, config)) as receiver, while_reading(screen):
+    with opened(settle(store, config)) as receiver, while_reading(screen):
         page, after = receiver.records_page(limit=limit, **which)  # one page: Redis scans for each
     groups = failure_groups(page)
     if json:

@@ -17,7 +17,7 @@ from .exits import NO, UNAVAILABLE
 from .options import ConfigOption, JsonOption, StoreOption
 from .output import Screen, visible
 from .progress import while_reading
-from .settings import existing, opened
+from .settings import opened, settle
 
 __all__ = ["alerts", "grafana", "health"]
 
@@ -52,7 +52,7 @@ def health(
     Example: [cyan]twicesafe health --store sqlite:///keys.db --max-bytes 1000000000[/]
     """
     screen = Screen(json)
-    with opened(existing(store, config)) as receiver, while_reading(screen):
+    with opened(settle(store, config)) as receiver, while_reading(screen):
         found, url = receiver.health(Thresholds(max_bytes=max_bytes)), receiver.store.url
     if json:
         screen.data({"store": url, **found.as_dict()})

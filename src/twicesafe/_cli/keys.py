@@ -45,7 +45,7 @@ from .search_options import (
     ValueOption,
     conditions_of,
 )
-from .settings import existing, opened
+from .settings import opened, settle
 
 __all__ = ["list_keys", "show_key"]
 
@@ -90,7 +90,7 @@ def list_keys(
     """
     screen = Screen(json)
     which = conditions_of(state, scope, value, error, since, older_than, stuck, cause)
-    settings = existing(store, config)
+    settings = settle(store, config)
     none = f"no keys found in {mask(settings.url)} (from {settings.source})"
     with opened(settings) as receiver:
         asked = receiver._asked(which)
@@ -231,7 +231,7 @@ def show_key(
     Example: [cyan]twicesafe keys show tx-123 --archive /var/lib/shop/answers[/]
     """
     screen = Screen(json)
-    with opened(existing(store, config)) as receiver:
+    with opened(settle(store, config)) as receiver:
         if archive is not None and show_archived(screen, receiver, archive, key, scope, id_):
             return
         found = find(receiver, key, scope, id_)

@@ -9,8 +9,9 @@ from typing import Any
 
 from .. import AsyncReceiver, Receiver
 from ..errors import UsageError
+from ..regions import AsyncRegions, Regions
 
-__all__ = ["import_here", "load_function", "load_module", "load_receiver"]
+__all__ = ["import_here", "load_function", "load_module", "load_receiver", "load_regions"]
 
 
 def import_here() -> None:
@@ -29,11 +30,20 @@ def load_function(target: str, what: str) -> Any:
 
 def load_receiver(target: str) -> Any:
     """A `Receiver` or an `AsyncReceiver`."""
-    what = "the receiver"
-    found = _load(target, what, "shop.orders:receiver")
-    if not isinstance(found, (Receiver, AsyncReceiver)):
+    return _load_one(target, "the receiver", "shop.orders:receiver", (Receiver, AsyncReceiver))
+
+
+def load_regions(target: str) -> Any:
+    """A `Regions` or an `AsyncRegions`."""
+    return _load_one(target, "the regions", "shop.places:regions", (Regions, AsyncRegions))
+
+
+def _load_one(target: str, what: str, example: str, kinds: tuple[type, ...]) -> Any:
+    found = _load(target, what, example)
+    if not isinstance(found, kinds):
         module, _, name = target.partition(":")
-        raise UsageError(f"{what}: {module} has no Receiver or AsyncReceiver named {name!r}")
+        either = " or ".join(kind.__name__ for kind in kinds)
+        raise UsageError(f"{what}: {module} has no {either} named {name!r}")
     return found
 
 

@@ -19,7 +19,7 @@ from .exits import NO, report_error
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import Screen, table, visible
 from .progress import progress_bar, while_reading
-from .settings import CliSettings, existing, opened, settle, settled
+from .settings import opened, settle, settled
 from .stopping import interruptible
 
 __all__ = ["doctor", "migrate", "sweep"]
@@ -123,7 +123,7 @@ def doctor(
     Example: [cyan]twicesafe doctor && systemctl start shop[/]
     """
     screen = Screen(json)
-    settings = existing(store, config)
+    settings = settle(store, config)
     with opened(settings) as receiver, while_reading(screen):
         findings, url = receiver.doctor(), receiver.store.url
     healthy = all(finding.level != "refuse" for finding in findings)
@@ -177,9 +177,7 @@ def migrate(
         else:
             screen.out.print(Text(script), end="", soft_wrap=True)
         return
-    with opened(
-        CliSettings(_migrating(settings.url), settings.source, settings.policy)
-    ) as receiver:
+    with Receiver.open(_migrating(settings.url), policy=settings.policy) as receiver:
         opening = receiver.store
         if outbox and not opening.capabilities.outbox:
             raise UsageError(f"{opening.url} does not support an outbox: leave --outbox out")

@@ -25,7 +25,7 @@ from ..stores._urls import mask
 from .exits import NO, CommandEnded
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration, flag
 from .output import Screen, ago, counted, shortened, table, visible
-from .settings import existing, settled
+from .settings import expect_store, settle, settled
 from .stopping import interruptible
 
 __all__ = ["parked", "relay", "relays", "retry", "skip", "status"]
@@ -286,7 +286,7 @@ def _every(outbox: Outbox) -> Iterator[str]:
 
 @contextmanager
 def _opened(store: str | None, config: Path | None) -> Iterator[Outbox]:
-    with Outbox.open(existing(store, config).url) as outbox:
+    with Outbox.open(expect_store(settle(store, config)).url) as outbox:
         yield outbox
 
 

@@ -14,7 +14,7 @@ from ..errors import ConfigurationError
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag, quantity
 from .output import Screen, visible
 from .plan_report import measured_data, print_plan
-from .settings import CliSettings, existing, opened, settle
+from .settings import CliSettings, opened, settle
 
 __all__ = ["plan"]
 
@@ -191,7 +191,7 @@ def plan(
     Example: [cyan]twicesafe plan --rate 500/s --duplicates 2% --retries-within 3d --store postgresql://…[/]
     """
     screen = Screen(json)
-    settings = existing(store, config) if measure else settle(store, config)
+    settings = settle(store, config)
     measured = _measured(settings, sample) if measure else None
     if duplicates is None:
         raise ConfigurationError(

@@ -12,7 +12,7 @@ from .exits import NO, USAGE, CommandEnded
 from .key_actions import need
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption
 from .output import Screen, counted
-from .settings import existing, opened
+from .settings import opened, settle
 
 __all__ = ["reencrypt_keys"]
 
@@ -51,7 +51,7 @@ def reencrypt_keys(
     """
     screen = Screen(json)
     need(by, why)
-    with opened(existing(store, config)) as receiver:
+    with opened(settle(store, config)) as receiver:
         try:
             report = receiver.reencrypt(limit=limit, after=after, by=by, why=why)
         except UsageError as error:

@@ -34,7 +34,7 @@ from ..configuration import Configuration, resolve
 from ..stores._urls import is_missing, mask
 from .exits import UNAVAILABLE, CommandEnded
 
-__all__ = ["CliSettings", "existing", "expect_store", "opened", "settle", "settled"]
+__all__ = ["CliSettings", "expect_store", "opened", "settle", "settled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,17 @@ def settled(
     return CliSettings(url, origin.place, found.section("policy")), found
 
 
-def existing(store: str | None, config: Path | None) -> CliSettings:
-    """The settings of a command that only reads: it never creates a missing store."""
-    return expect_store(settle(store, config))
-
-
 def expect_store(settings: CliSettings) -> CliSettings:
     """These settings, if there is a store."""
     if is_missing(settings.url):
+        remedy = (
+            "name yours with --store or TWICESAFE_STORE_URL"
+            if settings.source == "default"
+            else "check the path"
+        )
         raise CommandEnded(
-            f"there is no store at {mask(settings.url)} (from {settings.source}); check the path, or "
-            "create it with `twicesafe migrate`",
+            f"there is no store at {mask(settings.url)} (from {settings.source}); {remedy}, or "
+            "create this one with `twicesafe migrate`",
             UNAVAILABLE,
         )
     return settings
@@ -86,5 +86,7 @@ def expect_store(settings: CliSettings) -> CliSettings:
 
 @contextmanager
 def opened(settings: CliSettings) -> Iterator[Receiver]:
+    """A receiver on the store of a command, which never creates a missing one."""
+    expect_store(settings)
     with Receiver.open(settings.url, policy=settings.policy) as receiver:
         yield receiver

@@ -37,7 +37,7 @@ from .output import (
 )
 from .progress import while_reading
 from .search_options import when
-from .settings import existing, opened
+from .settings import opened, settle
 from .stopping import interruptible
 
 __all__ = ["audit", "stats", "top"]
@@ -138,7 +138,7 @@ def stats(store: StoreOption = None, config: ConfigOption = None, json: JsonOpti
     service do. Example: [cyan]twicesafe stats --store sqlite:///keys.db[/]
     """
     screen = Screen(json)
-    with opened(existing(store, config)) as receiver, while_reading(screen):
+    with opened(settle(store, config)) as receiver, while_reading(screen):
         look = StatsReading.at(receiver)
     if json:
         screen.data(look.data())
@@ -206,7 +206,7 @@ def audit(
     """
     screen = Screen(json)
     chosen: When | None = since
-    with opened(existing(store, config)) as receiver, while_reading(screen):
+    with opened(settle(store, config)) as receiver, while_reading(screen):
         log = receiver.audit_log(limit=limit, since=chosen)
     if json:
         screen.data({"actions": [{**_subject(entry), **audit_data(entry)} for entry in log]})
@@ -274,9 +274,11 @@ def top(
     Example: [cyan]twicesafe top --every 2s[/]
     """
     screen = Screen(json)
-    with opened(existing(store, config)) as receiver, interruptible() as stop:
+    with opened(settle(store, config)) as receiver, interruptible() as stop:
         before = None
-        is_live = screen.out.is_terminal and not (once or json)
+        # rich shows nothing on a dumb terminal, such as the shell of an editor: there each look is printed.
+        can_redraw = screen.out.is_terminal and not screen.out.is_dumb_terminal
+        is_live = can_redraw and not (once or json)
         with (
             Live(console=screen.out, screen=True, auto_refresh=False)
             if is_live

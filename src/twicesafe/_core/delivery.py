@@ -376,10 +376,10 @@ def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> Acti
 def _pause(answer: Claimed, turn: int, owner: bytes) -> float:
     """The poll interval, from 2 ms to 250 ms, with jitter; a back-off says when it ends.
 
-    It grows by 15 % per poll, so it is about 15 % of the time waited so far. A waiter sees the end of
-    the work at most that much later.
+    It grows by 4 ms per poll. So a waiter polls about 12 times during work of 200 ms and sees its end about
+    20 ms later; during work of a second, 26 times and 40 ms later.
     """
     if answer.verdict is Verdict.RESTING:
         return answer.wait / 1000 + 0.001
-    grown = min(0.002 * 1.15**turn, 0.25) if turn < 40 else 0.25
+    grown = min(0.002 + 0.004 * turn, 0.25)
     return grown * (1 - 0.5 * chance(owner, turn))

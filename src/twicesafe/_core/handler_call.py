@@ -15,6 +15,7 @@ from types import FunctionType, MethodType
 from typing import Any, Final
 
 from .._values.policy import Policy
+from .._values.settings import suggestion
 from ..errors import UsageError
 
 __all__ = ["name_of", "positional_counts", "refuse_misfit"]
@@ -23,6 +24,7 @@ _ANY: Final = (0, 1 << 30)
 _NONE: Final = (1, 0)
 
 _OPTIONS: Final = ("policy", "scope", "fingerprint")
+_STEP_OPTIONS: Final = ("attempts", "backoff", "timeout", "probe")
 _POLICY: Final = frozenset(field.name for field in fields(Policy))
 
 
@@ -56,19 +58,31 @@ def refuse_misfit(
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        name = name_of(handler)
+        name, reason = name_of(handler), str(error)
         for keyword in kwargs:
             if keyword in signature.parameters:
                 continue
-            if keyword in _POLICY or keyword in _OPTIONS:
-                setting = f"{keyword}=…" if keyword in _OPTIONS else f"policy=Policy({keyword}=…)"
+            instead = _setting_for_one_call(keyword, owner)
+            if instead:
                 raise UsageError(
-                    f"{name} has no parameter {keyword!r}, and process passes all keywords to the handler; "
-                    f"to change this setting for one call, use {owner}.options({setting}).process(…)"
+                    f"{name} has no parameter {keyword!r}, and it gets all keywords of the call; to change "
+                    f"this setting for one call, use {instead}"
                 ) from None
+            if "positional" not in reason:
+                hint = suggestion(keyword, signature.parameters, "see its parameters")
+                reason = f"got an unexpected keyword argument {keyword!r} ({hint})"
         raise UsageError(
-            f"{name}{signature} cannot be called like this: {error}; nothing was run"
+            f"{name}{signature} cannot be called like this: {reason}; nothing was run"
         ) from error
+
+
+def _setting_for_one_call(keyword: str, owner: str) -> str:
+    """The call that has this setting; empty: it is no setting. ``owner``: receiver, inbox or steps."""
+    if owner == "steps":
+        return f"steps.options({keyword}=…).run(…)" if keyword in _STEP_OPTIONS else ""
+    if keyword in _OPTIONS:
+        return f"{owner}.options({keyword}=…).process(…)"
+    return f"{owner}.options(policy=Policy({keyword}=…)).process(…)" if keyword in _POLICY else ""
 
 
 def _is_judged(function: Any) -> bool:

@@ -37,15 +37,18 @@ def problem_of(handler: Callable[..., Any]) -> str:
     return "async" if inspect.iscoroutinefunction(inner) else ""
 
 
-def expect_callable(handler: object) -> None:
-    """Refuse anything but a function: most likely the handler was called where it should be passed."""
+def expect_callable(handler: object, call: str = "process(key") -> None:
+    """Refuse anything but a function: most likely the handler was called where it should be passed.
+
+    ``call`` is how the call begins: "steps.run('charge'".
+    """
     if callable(handler):
         return
     if inspect.iscoroutine(handler):
         handler.close()  # so that it never starts
     raise UsageError(
         f"the handler must be a function, not {type(handler).__name__}: pass the function and its "
-        "arguments, process(key, charge, order), not process(key, charge(order))"
+        f"arguments, {call}, charge, order), not {call}, charge(order))"
     )
 
 

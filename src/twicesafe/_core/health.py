@@ -7,10 +7,11 @@ is the status: a *degraded* receiver keeps its promises and needs a look, a *fai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypeAlias
 
 from .._values.records import State, Stats
+from .._values.settings import expect, suggesting
 
 __all__ = ["Check", "Health", "Recent", "Signs", "Status", "Thresholds", "judge"]
 
@@ -22,6 +23,7 @@ ENOUGH: Final = 20
 _RANK: Final = {"unknown": 0, "ok": 0, "degraded": 1, "failing": 2}
 
 
+@suggesting("threshold")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
     """When a check is no longer ok. Shares are from 0 to 1, times are seconds."""
@@ -44,6 +46,13 @@ class Thresholds:
     """Age of the oldest duplicate, as a share of the window (the policy's retention)."""
     sweep_behind: float = 3600.0
     """Seconds that an expired record may wait for a sweep."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            fine = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+            none = field.name == "max_bytes" and value is None
+            expect(fine or none, field.name, value, "use a number, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from .._core.tool_calls.answers import META, ToolAnswer, answer_to
 from .._core.tool_calls.flow import (
     APPROVAL,
     BY,
+    REFUSED,
     Approval,
     Ask,
     AskAgain,
@@ -43,6 +44,7 @@ from .._core.tool_calls.identity import (
     print_of_call,
 )
 from .._core.tool_calls.rule import ToolCall, ToolRule, check_rules
+from .._core.tool_calls.statements import Statement
 from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.signed_key import SignedKey, require_signature
@@ -83,7 +85,7 @@ class ToolGuard(Generic[R]):
     """One receiver and the rules of some tools.
 
     ``keep`` turns a framework's result into what is recorded of it. ``is_final``: False if the result
-    says that nothing was done. ``not_done``: errors of the framework that say so.
+    says that nothing was done. ``states_not_done``: True if an error of the framework says so.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class ToolGuard(Generic[R]):
         *,
         keep: Callable[[Any], Any],
         is_final: Callable[[Any], bool] = lambda _: True,
-        not_done: tuple[type[BaseException], ...] = (),
+        states_not_done: Statement = lambda _: False,
     ) -> None:
         self.rules = check_rules(rules)
         self.is_blocking = isinstance(receiver, Receiver)
@@ -117,7 +119,7 @@ class ToolGuard(Generic[R]):
             for name, rule in self.rules.items()
             if rule.approval
         }
-        self._keep, self._is_final, self._not_done = keep, is_final, not_done
+        self._keep, self._is_final, self._states = keep, is_final, states_not_done
         self._claim_type = EdgeClaim if self.is_blocking else AsyncEdgeClaim
         self._checked: set[str] = set()
         self._missed: set[str] = set()
@@ -212,11 +214,17 @@ def _approvals(receiver: Any, tool: str) -> Any:
 
     def approve(steps: Steps, key: Key, asked: str, whole: bytes) -> Any:
         steps.capture(asked, bool)
-        return steps.wait(APPROVAL)
+        said = steps.wait(APPROVAL)
+        if said is not True:
+            steps.capture(REFUSED, bool)
+        return said
 
     async def approve_async(steps: AsyncSteps, key: Key, asked: str, whole: bytes) -> Any:
         await steps.capture(asked, bool)
-        return await steps.wait(APPROVAL)
+        said = await steps.wait(APPROVAL)
+        if said is not True:
+            await steps.capture(REFUSED, bool)
+        return said
 
     return durable(approve if isinstance(receiver, Receiver) else approve_async)
 
@@ -236,7 +244,7 @@ class _Exchange:
 
     def flow(self) -> ToolFlow[ToolAnswer]:
         remember = self._receiver.policy.remember
-        return call_tool(self._rule, self._call, self._guard._not_done, remember)
+        return call_tool(self._rule, self._call, self._guard._states, remember)
 
     def perform(self, command: Any) -> Any:
         kind = type(command)

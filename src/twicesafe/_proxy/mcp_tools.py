@@ -66,7 +66,7 @@ class McpTools:
             {name: each.rule() for name, each in self._tools.items()},
             keep=lambda sent: sent.response["result"],
             is_final=lambda sent: sent.ended == "done",
-            not_done=(Unreachable,),
+            states_not_done=lambda error: isinstance(error, Unreachable),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

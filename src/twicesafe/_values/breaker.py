@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .settings import Duration, expect, is_whole, seconds
+from .settings import Duration, expect, is_whole, seconds, suggesting
 
 __all__ = ["Breaker"]
 
 
+@suggesting("breaker setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
     """When a receiver stops asking a store that fails, for how long, and who answers meanwhile."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from .settings import Duration, expect, is_whole, refuse_unknown, seconds
+from .settings import Duration, expect, is_whole, seconds, suggesting
 
 if TYPE_CHECKING:
     from .cipher import Cipher
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Backoff", "Policy"]
 
 
+@suggesting("back-off setting")
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """The delay between a failed attempt and the next one: ``first * factor**n``, at most ``most``.
@@ -55,6 +56,7 @@ class Backoff:
         return full * (1 - self.jitter * chance)
 
 
+@suggesting("policy setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """How a receiver treats duplicates, crashes and failures. Immutable; `replace` copies it."""
@@ -112,7 +114,6 @@ class Policy:
 
     def replace(self, **changes: Any) -> Policy:
         """This policy with some settings changed."""
-        refuse_unknown(changes, _NAMES, "policy setting")
         return replace(self, **changes)
 
 
@@ -173,17 +174,6 @@ def _check_methods(given: object, name: str, methods: tuple[str, ...]) -> None:
 def _is_exception_type(item: object) -> bool:
     return isinstance(item, type) and issubclass(item, BaseException)
 
-
-# Python would raise a TypeError for an unknown setting; ours suggests the right name.
-def _checked(build: Any) -> Any:
-    def init(self: Policy, **settings: Any) -> None:
-        refuse_unknown(settings, _NAMES, "policy setting")
-        build(self, **settings)
-
-    return init
-
-
-Policy.__init__ = _checked(Policy.__init__)  # type: ignore[method-assign]
 
 _DEFAULT = Policy()
 

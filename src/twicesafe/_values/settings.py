@@ -1,5 +1,6 @@
 """Checking settings: one wording for a wrong name, a wrong value and a duration.
 
+    @suggesting("policy setting")                       Policy(leese=3): there is no policy setting …
     refuse_unknown(given, known, "policy setting")      there is no … 'leese'; did you mean 'lease'?
     expect(value > 0, "wait", value, "use 0 or more seconds")
     seconds("1h30m", "retention")                       5400.0
@@ -11,12 +12,14 @@ line use the same text. Rates, shares and sizes are in `quantities`.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from datetime import timedelta
-from typing import Final, TypeAlias, TypeGuard
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
 from ..errors import ConfigurationError
 
@@ -28,8 +31,11 @@ __all__ = [
     "refuse_unknown",
     "seconds",
     "shown",
+    "suggesting",
     "suggestion",
 ]
+
+T = TypeVar("T")
 
 Duration: TypeAlias = float | int | timedelta | str
 
@@ -83,6 +89,24 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
             raise ConfigurationError(
                 f"there is no {what} {name[:_LONGEST_TEXT]!r}; {suggestion(name, names)}"
             )
+
+
+def suggesting(what: str) -> Callable[[type[T]], type[T]]:
+    """Decorates a dataclass of settings: a misspelt name gets a suggestion instead of Python's TypeError."""
+
+    def decorate(settings: type[T]) -> type[T]:
+        build: Any = settings.__init__
+        names = [field.name for field in fields(settings)]  # type: ignore[arg-type]
+
+        @functools.wraps(build)
+        def init(self: T, *args: Any, **given: Any) -> None:
+            refuse_unknown(given, names, what)
+            build(self, *args, **given)
+
+        settings.__init__ = init  # type: ignore[assignment,method-assign]
+        return settings
+
+    return decorate
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:

@@ -56,5 +56,9 @@ class Budget:
             self._tokens -= 1
             return True
 
+    def __reduce__(self) -> tuple[type[Budget], tuple[float, float]]:
+        """A copy, in another process above all, is full: it has its own tokens."""
+        return Budget, (self.ratio, self.reserve)
+
     def __repr__(self) -> str:
         return f"<Budget {self._tokens:.1f} of {self.reserve:g}>"

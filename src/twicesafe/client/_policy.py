@@ -11,13 +11,13 @@ The settings of the HTTP exchange (header, methods, marker, longest key, quotes)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from .._core.http.policy import HttpPolicy
 from .._values.keys import Key
 from .._values.policy import Backoff
-from .._values.settings import Duration, expect, is_whole, refuse_unknown, seconds
+from .._values.settings import Duration, expect, is_whole, seconds, suggesting
 from ..signing import KeySigner
 
 __all__ = ["TRY_AGAIN", "RetryPolicy"]
@@ -33,6 +33,7 @@ def _fresh() -> str:
     return Key.random().value
 
 
+@suggesting("retry setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How a client retries. Immutable; `replace` makes variants."""
@@ -68,7 +69,6 @@ class RetryPolicy:
 
     def replace(self, **changes: Any) -> Self:
         """This policy with some settings changed."""
-        refuse_unknown(changes, [field.name for field in fields(self)], "retry setting")
         return replace(self, **changes)
 
 

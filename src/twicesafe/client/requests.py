@@ -41,6 +41,9 @@ _CUT = (exceptions.ConnectionError, exceptions.Timeout, exceptions.ChunkedEncodi
 class RetryAdapter(HTTPAdapter):
     """An adapter for `requests.Session`; also takes the pool settings of `HTTPAdapter`."""
 
+    __attrs__ = [*HTTPAdapter.__attrs__, "policy", "budget", "_sleep"]  # noqa: RUF012 - as requests has it
+    """What a copy of a session keeps, in another process above all."""
+
     def __init__(
         self,
         *,

@@ -97,8 +97,11 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
                 state, self._adapted, self._claims._runtime, self._parked_lanes
             )
         self.source.listen(runner.revoke)
-        with stopping_on_signals(runner.stop):
-            return runner.run()
+        try:
+            with stopping_on_signals(runner.stop):
+                return runner.run()
+        finally:
+            self.source.listen(None)
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
         def publish() -> None:
@@ -177,8 +180,11 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
                 state, self._adapted, self._claims._runtime, self._parked_lanes
             )
         self.source.listen(runner.revoke)
-        with stopping_on_signals(runner.stop):
-            return await runner.run()
+        try:
+            with stopping_on_signals(runner.stop):
+                return await runner.run()
+        finally:
+            self.source.listen(None)
 
     def _dead_publication(self, message: Message, error: Exception) -> Callable[[], Any]:
         async def publish() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
+from .._values.settings import suggesting
 from ..errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ __all__ = ["FORBIDDEN", "Access", "Level", "ResolveAccess", "checked"]
 Level: TypeAlias = Literal["all", "read-only", "forbidden"]
 
 
+@suggesting("access setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """What a visitor may do."""

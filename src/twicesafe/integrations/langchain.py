@@ -11,18 +11,20 @@ not used. Put it last, next to the tools: then retries of other middleware get r
 A replay is a `ToolMessage` with the recorded content, a note for the model, and the state in
 ``response_metadata``. A refusal is one with ``status="error"``.
 
-A tool says that nothing was done by `ToolException` (with no other error behind it), by a message with
-``status="error"``, or by an interrupt of the graph. A `ToolNode` that turns every error into a message
-(``handle_tool_errors=True``) hides time-outs: leave its default.
+A tool says that nothing was done by `ToolException` (with no other error behind it), by returning a message
+with ``status="error"``, or by an interrupt of the graph. LangChain turns other errors into such messages, too:
+each `ValidationError`, also if the answer of the bank did not fit. So the error that the tool raised decides.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._core.tool_calls.statements import stated_outside
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..errors import ConfigurationError
@@ -34,12 +36,13 @@ with driver("langchain"):
     from langchain.tools.tool_node import ToolCallRequest
     from langchain_core.messages import ToolMessage
     from langchain_core.tools import BaseTool, ToolException
-    from langgraph.errors import GraphBubbleUp
+    from langgraph.errors import GraphBubbleUp, ParentCommand
     from langgraph.types import Command
 
 __all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
 
 _KEPT: Final = "twicesafe.langchain"
+_FRAMEWORK: Final = ("langchain", "langchain_core", "langchain_mcp_adapters", "langgraph")
 
 
 class IdempotentTools(AgentMiddleware[Any, Any, Any]):
@@ -66,8 +69,8 @@ class IdempotentTools(AgentMiddleware[Any, Any, Any]):
             receiver,
             tools,
             keep=_kept,
-            is_final=lambda result: getattr(result, "status", "") != "error",
-            not_done=(ToolException, GraphBubbleUp),
+            is_final=lambda result: not _is_error(result),
+            states_not_done=_states_not_done,
         )
 
     def wrap_tool_call(
@@ -79,7 +82,19 @@ class IdempotentTools(AgentMiddleware[Any, Any, Any]):
         if request.tool is None or not self._guard.guards(request.tool_call["name"]):
             return handler(request)
         self._expect(blocking=True)
-        answer = self._guard.call(lambda: handler(request), self._about(request))
+        body = _Body(request.tool)
+        watched = request.override(tool=body.tool)
+
+        def invoke() -> Any:
+            try:
+                return body.result(handler(watched))
+            except ParentCommand as command:  # a graph inside the tool has done it
+                return command
+
+        try:
+            answer = self._guard.call(invoke, self._about(request))
+        except Exception as error:
+            return body.message_of(error)  # type: ignore[no-any-return]
         return _message(answer, request)
 
     async def awrap_tool_call(
@@ -91,7 +106,19 @@ class IdempotentTools(AgentMiddleware[Any, Any, Any]):
         if request.tool is None or not self._guard.guards(request.tool_call["name"]):
             return await handler(request)
         self._expect(blocking=False)
-        answer = await self._guard.call_async(lambda: handler(request), self._about(request))
+        body = _Body(request.tool)
+        watched = request.override(tool=body.tool)
+
+        async def invoke() -> Any:
+            try:
+                return body.result(await handler(watched))
+            except ParentCommand as command:
+                return command
+
+        try:
+            answer = await self._guard.call_async(invoke, self._about(request))
+        except Exception as error:
+            return body.message_of(error)  # type: ignore[no-any-return]
         return _message(answer, request)
 
     def _expect(self, *, blocking: bool) -> None:
@@ -110,6 +137,76 @@ class IdempotentTools(AgentMiddleware[Any, Any, Any]):
             principal=self._principal(request),
             run=self._run(request),
         )
+
+
+_stated = stated_outside(_FRAMEWORK, (ToolException,))
+
+
+def _states_not_done(error: BaseException) -> bool:
+    return isinstance(error, (_ArgumentsRefused, GraphBubbleUp)) or _stated(error)
+
+
+class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
+    """LangChain refused the arguments, so the tool was not called."""
+
+
+class _ResultRefusedError(Exception):
+    """The tool returned, and LangChain made an error of what it returned."""
+
+
+class _Body:
+    """What the function of a tool raises, before LangChain makes a message of it."""
+
+    def __init__(self, tool: BaseTool) -> None:
+        self.tool = tool.model_copy()
+        self._error: Exception | None = None
+        self._message: Any = None
+        for name, wrap in (("_run", self._watched), ("_arun", self._watched_async)):
+            object.__setattr__(self.tool, name, wrap(getattr(tool, name)))
+
+    def _watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return self._returned(run(*args, **kwargs))
+            except Exception as error:
+                self._error = error
+                raise
+
+        return watched
+
+    def _watched_async(self, run: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        async def watched(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return self._returned(await run(*args, **kwargs))
+            except Exception as error:
+                self._error = error
+                raise
+
+        return watched
+
+    def _returned(self, value: Any) -> Any:
+        if not _is_error(value):
+            self._error = _ResultRefusedError("LangChain refused what the tool returned")
+        return value
+
+    def result(self, message: Any) -> Any:
+        """The message; raises what the function raised, if the message tells of that."""
+        if self._error is None or not _is_error(message):
+            return message
+        self._message = message
+        raise self._error
+
+    def message_of(self, error: Exception) -> Any:
+        """The message that LangChain made of an error; raises the error if there is none."""
+        if error is self._error and self._message is not None:
+            return self._message
+        raise error
+
+
+def _is_error(result: Any) -> bool:
+    return getattr(result, "status", "") == "error"
 
 
 def schema_of(tool: BaseTool) -> dict[str, Any]:
@@ -136,6 +233,8 @@ def _kept(result: ToolMessage) -> dict[str, Any]:
 
 def _message(answer: ToolAnswer, request: ToolCallRequest) -> ToolMessage | Command[Any]:
     if answer.state == "done":
+        if isinstance(answer.result, ParentCommand):
+            raise answer.result
         return answer.result  # type: ignore[no-any-return]
     content: Any = answer.text
     artifact = None

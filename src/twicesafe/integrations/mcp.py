@@ -11,20 +11,25 @@ the principal of the access token, the run (``dev.twicesafe/run`` in ``_meta``, 
 arguments that the rule names as identity.
 
 A replay is the recorded result with ``dev.twicesafe/replayed`` in ``_meta`` and one more text block for the
-model. A refusal is a result with ``isError`` and a text that says what to do. Listed tools that have a rule
+model. A refusal is a result with ``isError`` and a text that says what to do; so is a replay whose value does
+not fit the tool's output schema, because clients refuse it otherwise. Listed tools that have a rule
 get ``idempotentHint``.
 
 A tool says that nothing was done by raising `ToolError` (with no other error behind it) or by a result with
-``is_error``. A tool that asks the client for input must ask before its effect, because the next leg runs it again.
+``is_error``. What another server answers, behind a FastMCP proxy or called by the tool, does not say so, and
+neither does an error of another tool that this one called. A tool that asks the client for input must ask before its effect, because the next leg runs it again.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from traceback import walk_tb
 from typing import Any, Final
 
-from .._core.tool_calls.answers import ToolAnswer, answer_to, key_in, run_in
+from .._core.tool_calls.answers import META, ToolAnswer, answer_to, key_in, run_in
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._core.tool_calls.statements import stated_outside
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..errors import InvalidKeyError
@@ -33,14 +38,21 @@ from ..receiver._base import check_receiver
 
 with driver("fastmcp"):
     import mcp_types
-    from fastmcp.exceptions import NotFoundError, ToolError, ValidationError
+    from fastmcp import FastMCP
+    from fastmcp.exceptions import ToolError, ValidationError
     from fastmcp.server.dependencies import get_access_token
     from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+    from fastmcp.server.providers.fastmcp_provider import FastMCPProviderTool
+    from fastmcp.server.providers.proxy import ProxyTool
     from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
+    from fastmcp.tools.function_tool import FunctionTool
+    from fastmcp.tools.tool_transform import TransformedTool
+    from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 
 __all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
 
 _KEPT: Final = "twicesafe.mcp"
+_HASHED: Final = re.compile(r"([0-9a-f]{12})_(.+)")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
 """In an output schema: FastMCP puts the value of the function under ``result``."""
 
@@ -48,8 +60,8 @@ _WRAPPED: Final = "x-fastmcp-wrap-result"
 class IdempotentTools(Middleware):
     """Add it last: middleware that authenticates, and any that retries, must be around it.
 
-    ``principal``: a function that returns on whose behalf a call is made; by default the subject of the
-    access token, or its client. ``run``: a function of the request's ``_meta`` that returns the run.
+    ``principal``: a function that returns on whose behalf a call is made; by default the issuer and subject
+    of the access token, or its client. ``run``: a function of the request's ``_meta`` that returns the run.
     """
 
     def __init__(
@@ -70,7 +82,7 @@ class IdempotentTools(Middleware):
             is_final=lambda result: (
                 not result.is_error and not isinstance(result, InputRequiredToolResult)
             ),
-            not_done=(_ArgumentsRefused, ToolError, NotFoundError),
+            states_not_done=_states_not_done,
         )
 
     async def on_list_tools(
@@ -89,24 +101,31 @@ class IdempotentTools(Middleware):
         call_next: CallNext[mcp_types.CallToolRequestParams, ToolResult],
     ) -> ToolResult:
         """Call the tool once per key; answer every repeat."""
-        name, here = context.message.name, context.fastmcp_context
-        tool = None
-        if here is not None and self._guard.guards(name):
-            tool = await here.fastmcp.get_tool(name)
-        if tool is None or here is None:
+        here = context.fastmcp_context
+        if here is None:
             return await call_next(context)
+        tool = await self._guarded(here.fastmcp, context.message.name)
+        if tool is None:
+            return await call_next(context)
+        name = tool.name
         sent: Any = here.request_context.meta if here.request_context is not None else None
         meta: Mapping[str, Any] = sent or {}
         try:
             key, run = key_in(meta), self._run(meta)
         except InvalidKeyError as error:
-            return _said(answer_to(error, name))
+            return _said(answer_to(error, name), tool)
 
         async def invoke() -> ToolResult:
             try:
-                return await call_next(context)
+                result = await call_next(context)
             except ValidationError as error:
+                if _tools_in(error) > 1:
+                    raise
                 raise _ArgumentsRefused(error) from None
+            guarded_there = META + "state" in (result.meta or {})
+            if result.is_error and not guarded_there and await _is_elsewhere(tool):
+                raise _ElsewhereError(result)
+            return result
 
         try:
             answer = await self._guard.call_async(
@@ -122,9 +141,20 @@ class IdempotentTools(Middleware):
             )
         except _ArgumentsRefused as refused:
             raise refused.error from refused.error.__cause__
+        except _ElsewhereError as error:
+            return error.result
         if answer.state == "done":
             return answer.result  # type: ignore[no-any-return]
-        return _replay(answer, tool) if answer.has_result else _said(answer)
+        return _replay(answer, tool) if answer.has_result else _said(answer, tool)
+
+    async def _guarded(self, server: FastMCP[Any], name: str) -> Tool | None:
+        """The tool that FastMCP will call, if it has a rule. Apps put a hash in front of its name."""
+        tool = None
+        if self._guard.guards(name):
+            tool = await server.get_tool(name)
+        if tool is None and (hashed := _HASHED.fullmatch(name)):
+            tool = await server.get_tool_by_hash(*hashed.groups())
+        return tool if tool is not None and self._guard.guards(tool.name) else None
 
 
 class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
@@ -135,13 +165,52 @@ class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
         self.error = error
 
 
+class _ElsewhereError(ToolError):
+    """Another server answered with an error. A rule that lists `ToolError` says that nothing was done."""
+
+    def __init__(self, result: ToolResult) -> None:
+        super().__init__("the server behind this one answered with an error")
+        self.result = result
+
+
+_stated = stated_outside(("fastmcp",), (ToolError,))
+
+
+def _states_not_done(error: BaseException) -> bool:
+    if isinstance(error, _ElsewhereError):
+        return False
+    return isinstance(error, _ArgumentsRefused) or (_stated(error) and _tools_in(error) <= 1)
+
+
+def _tools_in(error: BaseException) -> int:
+    """How many tools the error went through: a tool may call another one after its effect."""
+    frames = walk_tb(error.__traceback__)
+    return sum(frame.f_code is FunctionTool.run.__code__ for frame, _ in frames)
+
+
+async def _is_elsewhere(tool: Tool | None) -> bool:
+    """Whether another server runs the tool, behind mounted servers and changes of its form."""
+    while tool is not None:
+        if isinstance(tool, TransformedTool):
+            tool = tool.parent_tool
+        elif isinstance(tool, FastMCPProviderTool):
+            tool = await tool._server.get_tool(tool._original_name)
+        else:
+            return isinstance(tool, ProxyTool)
+    return True
+
+
 def token_principal() -> str | None:
-    """The subject of the access token of this request, or its client; None without a token."""
+    """The subject of the access token of this request, or its client; None without a token.
+
+    With the token's issuer, if it names one: two issuers may give two people the same subject.
+    """
     token = get_access_token()
     if token is None:
         return None
-    subject = token.claims.get("sub")
-    return subject if isinstance(subject, str) and subject else token.client_id
+    issuer, subject = (token.claims.get(name) for name in ("iss", "sub"))
+    who = subject if isinstance(subject, str) and subject else token.client_id
+    return f"{issuer} {who}" if isinstance(issuer, str) and issuer else who
 
 
 def _hinted(tool: Tool) -> Tool:
@@ -169,12 +238,24 @@ def _replay(answer: ToolAnswer, tool: Tool) -> ToolResult:
         )
     # A probe or an operator recorded it: the value that the tool's function would have returned.
     structured = {"result": kept} if (tool.output_schema or {}).get(_WRAPPED) else kept
+    fits = _fits(structured, tool)
     return ToolResult(
-        content=[*ToolResult(content=kept).content, note],
-        structured_content=structured if isinstance(structured, dict) else None,
+        content=[note] if kept is None else [*ToolResult(content=kept).content, note],
+        structured_content=structured if fits and isinstance(structured, dict) else None,
         meta=answer.meta,
+        is_error=not fits,
     )
 
 
-def _said(answer: ToolAnswer) -> ToolResult:
-    return ToolResult(content=answer.text, meta=answer.meta, is_error=answer.state != "replayed")
+def _said(answer: ToolAnswer, tool: Tool) -> ToolResult:
+    is_error = answer.state != "replayed" or not _fits(None, tool)
+    return ToolResult(content=answer.text, meta=answer.meta, is_error=is_error)
+
+
+def _fits(structured: Any, tool: Tool) -> bool:
+    """Clients raise an error of their own for a result that the output schema does not allow."""
+    if tool.output_schema is None:
+        return True
+    return isinstance(structured, dict) and bool(
+        validator_for(tool.output_schema)(tool.output_schema).is_valid(structured)
+    )

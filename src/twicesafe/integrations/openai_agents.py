@@ -19,10 +19,11 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule, check_rules
+from .._core.tool_calls.statements import modules_of
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..errors import ConfigurationError
@@ -42,6 +43,10 @@ with driver("agents"):
 
 __all__ = ["Done", "NotDone", "ToolCall", "ToolRule", "idempotent_tools"]
 
+_BEFORE_A_TOOL: Final = {"agents.tool", "agents.agent", "agents.function_schema", __name__}
+"""The SDK reads the arguments of a tool here, before it calls the function."""
+_WAITS: Final = object()
+"""In place of the result of an agent that is used as a tool, and waits for a person's approval."""
 _BLOCKS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
 
 
@@ -59,7 +64,13 @@ def idempotent_tools(
     is made, and which run it belongs to.
     """
     check_receiver(receiver, AsyncReceiver, "idempotent_tools")
-    guard = ToolGuard(receiver, rules, keep=_kept, not_done=(ModelBehaviorError,))
+    guard = ToolGuard(
+        receiver,
+        rules,
+        keep=_kept,
+        is_final=lambda result: result is not _WAITS,
+        states_not_done=lambda error: isinstance(error, _ArgumentsRefused),
+    )
     given = list(tools)
     named = {tool.name: tool for tool in given if isinstance(tool, FunctionTool)}
     for name in check_rules(rules):
@@ -77,6 +88,14 @@ def idempotent_tools(
     ]
 
 
+class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
+    """The SDK refused the arguments, so the tool was not called."""
+
+    def __init__(self, error: ModelBehaviorError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def _none(_: Any) -> None: ...
 
 
@@ -87,6 +106,7 @@ def _guarded(
     run: Callable[[ToolContext[Any]], str | None],
 ) -> FunctionTool:
     inner = set_function_tool_failure_error_function(copy.copy(tool), None)  # it raises its errors
+    is_agent = getattr(tool, "_is_agent_tool", False)
 
     async def invoke(context: ToolContext[Any], input: str) -> Any:  # noqa: A002 - the SDK's name
         try:  # by the SDK's own reader: what another one refuses might run without protection
@@ -95,9 +115,19 @@ def _guarded(
             return await tool.on_invoke_tool(context, input)  # it refuses them in its own words
         if not isinstance(arguments, dict):
             return await tool.on_invoke_tool(context, input)
+
+        async def call() -> Any:
+            try:
+                result = await inner.on_invoke_tool(context, input)
+            except ModelBehaviorError as error:  # an inner agent raises it, too
+                if set(modules_of(error)) <= _BEFORE_A_TOOL:
+                    raise _ArgumentsRefused(error) from None
+                raise
+            return _WAITS if result is None and is_agent else result
+
         try:
             answer = await guard.call_async(
-                lambda: inner.on_invoke_tool(context, input),
+                call,
                 Invocation(
                     tool=tool.name,
                     arguments=arguments,
@@ -108,12 +138,13 @@ def _guarded(
             )
         except ConfigurationError:
             raise
-        except Exception as error:
+        except Exception as raised:
+            error = raised.error if isinstance(raised, _ArgumentsRefused) else raised
             said = await maybe_invoke_function_tool_failure_error_function(
                 function_tool=tool, context=context, error=error
             )
             if said is None:
-                raise
+                raise error from error.__cause__
             return said
         return _output(answer)
 
@@ -135,7 +166,7 @@ def _kept(result: Any) -> Any:
 
 def _output(answer: ToolAnswer) -> Any:
     if answer.state == "done":
-        return answer.result
+        return None if answer.result is _WAITS else answer.result
     if not answer.has_result:
         return answer.text
     kept = answer.result

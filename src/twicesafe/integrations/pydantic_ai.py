@@ -12,7 +12,8 @@ A replay is the recorded value, in a `ToolReturn` with a note for the model and 
 refusal is `ToolFailed` with a text that says what to do; it uses up no retries.
 
 A tool says that nothing was done by `ModelRetry` or `ToolFailed` (with no other error behind it), or by
-deferring the call.
+deferring the call. Pydantic AI raises these two as well, when a tool exceeds its time limit or an MCP server
+answers with an error: then the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from typing import Any, Final
 
 from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from .._core.tool_calls.statements import stated_outside
 from .._edges.tool_guard import Invocation, ToolGuard
 from .._values.drivers import driver
 from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
 
 with driver("pydantic_ai"):
+    from pydantic import TypeAdapter
     from pydantic_ai import ModelRetry, RunContext, ToolReturn
     from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+    from pydantic_ai.messages import ToolReturnContent, UserContent
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
     from pydantic_core import to_jsonable_python
 
@@ -60,7 +64,7 @@ class IdempotentTools(WrapperToolset[Any]):
             self.receiver,
             self.tools,
             keep=_kept,
-            not_done=(ModelRetry, ToolFailed, CallDeferred, ApprovalRequired),
+            states_not_done=_states_not_done,
         )
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
@@ -80,7 +84,7 @@ class IdempotentTools(WrapperToolset[Any]):
             lambda: inner(name, tool_args, ctx, tool),
             Invocation(
                 tool=name,
-                arguments=tool_args,
+                arguments=_as_declared(tool_args, tool.tool_def.parameters_json_schema),
                 schema=tool.tool_def.parameters_json_schema,
                 principal=self.principal(ctx) if self.principal else None,
                 run=self.run(ctx) if self.run else None,
@@ -93,13 +97,32 @@ class IdempotentTools(WrapperToolset[Any]):
         return _replay(answer)
 
 
+def _as_declared(arguments: dict[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a model that is the only argument: in the schema of Pydantic AI they are the arguments."""
+    if len(arguments) != 1 or arguments.keys() & schema.get("properties", {}).keys():
+        return arguments
+    (model,) = arguments.values()
+    fields = TypeAdapter(type(model)).dump_python(model, by_alias=True)
+    return fields if isinstance(fields, dict) else arguments
+
+
+_stated = stated_outside(("pydantic_ai",), (ModelRetry, ToolFailed))
+
+
+def _states_not_done(error: BaseException) -> bool:
+    return isinstance(error, (CallDeferred, ApprovalRequired)) or _stated(error)
+
+
+_RESULT: Final[TypeAdapter[Any]] = TypeAdapter(ToolReturnContent)
+_CONTENT: Final[TypeAdapter[Any]] = TypeAdapter(str | list[UserContent] | None)
+"""They read images and files from the JSON that is kept of them."""
+
+
 def _kept(result: Any) -> Any:
     """As the model gets it: Pydantic AI sends JSON."""
     if isinstance(result, ToolReturn):
-        content, value = result.content, to_jsonable_python(result.return_value)
-        if content is not None and not isinstance(content, str):
-            raise TypeError("content other than text has no plain form")
-        return {_KEPT: {"value": value, "content": content}}
+        value, content = result.return_value, result.content
+        return {_KEPT: {"value": to_jsonable_python(value), "content": to_jsonable_python(content)}}
     return to_jsonable_python(result)
 
 
@@ -108,6 +131,12 @@ def _replay(answer: ToolAnswer) -> ToolReturn[Any]:
         return ToolReturn(return_value=answer.text, metadata=answer.meta)
     value, content = answer.result, None
     if isinstance(value, dict) and _KEPT in value:
-        value, content = value[_KEPT]["value"], value[_KEPT]["content"]
-    said = answer.text if content is None else f"{content}\n\n{answer.text}"
-    return ToolReturn(return_value=value, content=said, metadata=answer.meta)
+        value, content = value[_KEPT]["value"], _CONTENT.validate_python(value[_KEPT]["content"])
+    said: Any = answer.text
+    if isinstance(content, str):
+        said = f"{content}\n\n{said}"
+    elif content is not None:
+        said = [*content, said]
+    return ToolReturn(
+        return_value=_RESULT.validate_python(value), content=said, metadata=answer.meta
+    )

@@ -30,6 +30,7 @@ from ._relay_base import (
     RelayBase,
     RelaySettings,
     expect_url,
+    hangs,
     publisher_from,
     runtime,
 )
@@ -132,9 +133,10 @@ class OutboxRelay(RelayBase):
         if runner is not None:
             runner.stop()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(seconds(grace, "grace"))
+            limit = seconds(grace, "grace")
+            thread.join(limit)
             if thread.is_alive():
-                raise TimeoutError(f"the publisher did not return within grace={grace} s")
+                raise hangs(limit)
             self._runner = self._thread = None
             if self._failed is not None:
                 raise self._failed
@@ -251,9 +253,12 @@ class AsyncOutboxRelay(RelayBase):
         if runner is not None:
             runner.stop()
         if task is not None and task is not asyncio.current_task():
-            async with asyncio.timeout(seconds(grace, "grace")):
-                await asyncio.shield(task)
+            limit = seconds(grace, "grace")
+            _, running = await asyncio.wait({task}, timeout=limit)
+            if running:
+                raise hangs(limit)
             self._runner = self._task = None
+            await task  # raises what it failed with
 
     @property
     def running(self) -> bool:

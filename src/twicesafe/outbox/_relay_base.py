@@ -28,6 +28,7 @@ __all__ = [
     "RelayBase",
     "RelaySettings",
     "expect_url",
+    "hangs",
     "publisher_from",
     "runtime",
 ]
@@ -179,6 +180,14 @@ def expect_url(given: object, relay: str) -> str:
 def _is_only_in(url: str, schemes: dict[str, str], others: dict[str, str]) -> bool:
     scheme = url.partition(":")[0]
     return scheme in schemes and scheme not in others
+
+
+def hangs(grace: float) -> TimeoutError:
+    """For a `stop` that did not end in time."""
+    return TimeoutError(
+        f"the publisher did not return within grace={grace:g} s, and the relay still waits for it; check the "
+        "broker, then call stop again; if the process exits now, these messages may be published again"
+    )
 
 
 def runtime() -> Any:

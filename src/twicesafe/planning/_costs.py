@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from .._values.settings import expect
+from .._values.settings import expect, suggesting
 from ._storage import storage
 from ._workload import MONTH, Workload
 
@@ -27,6 +27,7 @@ _STEPS: Final = 80
 """Each step keeps 62 % of the interval: enough for the precision of a float."""
 
 
+@suggesting("price")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
     """What you pay. A duplicate's price is what one effect that happens twice costs you on average."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from .._values.quantities import Share, share
-from .._values.settings import Duration, expect, seconds
+from .._values.settings import Duration, expect, seconds, suggesting
 from ..errors import ConfigurationError
 
 __all__ = [
@@ -54,6 +54,7 @@ class Delays(Protocol):
         """The shortest window that at most this share of duplicates misses; may be infinite."""
 
 
+@suggesting("delay setting")
 @dataclass(frozen=True, slots=True)
 class UniformDelays:
     """Any delay up to ``within`` is equally likely: redrives by people, queues that were stopped."""
@@ -74,6 +75,7 @@ class UniformDelays:
         return seconds(self.within) * (1 - _risk(risk))
 
 
+@suggesting("delay setting")
 @dataclass(frozen=True, slots=True)
 class BackoffDelays:
     """Retries with exponential back-off, from ``first`` until the sender gives up after ``within``.
@@ -109,6 +111,7 @@ class BackoffDelays:
         return float(within * (first / within) ** _risk(risk))
 
 
+@suggesting("delay setting")
 @dataclass(frozen=True, slots=True)
 class ExponentialDelays:
     """A mean delay without a longest one: a duplicate is as likely in the next hour, however late it is."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .._values.quantities import Rate, Share, Size, per_second, share, size
-from .._values.settings import Duration, expect, seconds
+from .._values.settings import Duration, expect, seconds, suggesting
 from ._delays import Delays
 from ._published import KEY_BYTES, RESULT_BYTES
 
@@ -17,6 +17,7 @@ YEAR: Final = 365.25 * DAY
 MONTH: Final = YEAR / 12
 
 
+@suggesting("workload setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """How many deliveries come, how many of them are duplicates, how late, and how much is kept of each."""

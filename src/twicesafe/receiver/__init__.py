@@ -6,6 +6,7 @@ _claim            `with receiver.claim(key)`: a manual claim; `_edge_claim` for 
 _batches          `process_many`
 _message_handler  handlers as classes; `_queue_delivery` gives queues a verdict for each
 _durable, _steps  `@receiver.durable`, and the steps; `_durable_arguments` stores the arguments
+_step_functions   refuses a step, undo or probe that cannot be called
 _completion       runs the durable runs that are due; `_completer` keeps doing it
 _maintenance      sweeping on a timer; one node per interval runs it
 _operators        release, resolve, forget, sweep …; `_run_operators` for durable runs

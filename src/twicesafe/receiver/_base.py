@@ -32,7 +32,7 @@ from .._values.hidden_keys import HiddenKeys
 from .._values.keys import Key, KeyLike, as_key
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
-from .._values.settings import shown
+from .._values.settings import shown, suggestion
 from .._values.signed_key import require_signature
 from ..errors import ConfigurationError, stays_here
 from ..events._notifying import CarefulTracer
@@ -40,7 +40,14 @@ from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, mask
 from ._decorator import Decoration
 
-__all__ = ["ReceiverBase", "check_key", "check_receiver", "fallback_of", "value_or_raise"]
+__all__ = [
+    "ReceiverBase",
+    "check_key",
+    "check_receiver",
+    "expect_parameter",
+    "fallback_of",
+    "value_or_raise",
+]
 
 
 _REPLAY = Verdict.REPLAY
@@ -266,11 +273,8 @@ class ReceiverBase:
                 return owner._delivered_key(profile.named(args, kwargs).get(key))
             return owner._delivered_key(key(*args, **kwargs))
 
-        if isinstance(key, str) and key not in profile.parameters:
-            raise ConfigurationError(
-                f"key={key!r} is not a parameter of {name}; use one of "
-                f"{', '.join(profile.parameters)}"
-            )
+        if isinstance(key, str):
+            expect_parameter(key, name, profile.parameters, "it has no parameters")
         return owner, profile, key_of
 
     def _registered(self, durable: Any) -> Any:
@@ -320,6 +324,13 @@ def check_key(key: object, *, named: bool = False) -> None:
         f"key={shown(key)} is not valid: use {form}, such as key=lambda order: order['id']; a Key with a "
         "scope has several parts"
     )
+
+
+def expect_parameter(key: str, function: str, names: Sequence[str], none: str) -> None:
+    """Refuse a ``key=`` that names no parameter of its function; ``none``: what to say if it has none."""
+    if key not in names:
+        hint = suggestion(key, names, f"use one of {', '.join(names)}") if names else none
+        raise ConfigurationError(f"key={key!r} is not a parameter of {function}; {hint}")
 
 
 def check_receiver(given: object, wanted: type[ReceiverBase], where: str) -> None:

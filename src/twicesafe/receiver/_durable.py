@@ -44,7 +44,7 @@ from .._values.keys import Key, KeyLike, new_owner
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
-from ._base import ReceiverBase, check_key, value_or_raise
+from ._base import ReceiverBase, check_key, expect_parameter, value_or_raise
 from ._durable_arguments import DurableArguments
 from ._steps import AsyncSteps, Steps
 
@@ -85,11 +85,9 @@ class _DurableBase(Generic[P]):
         if self._profile.problem == "generator":
             raise refuse_generator(function)
         check_key(given.key, named=True)
-        if isinstance(given.key, str) and given.key not in self._arguments.names:
-            raise ConfigurationError(
-                f"key={given.key!r} is not a parameter of {name_of(function)}; use one of "
-                f"{', '.join(self._arguments.names)}"
-            )
+        if isinstance(given.key, str):
+            none = "its first parameter gets the steps, and it has no other: def checkout(steps, order)"
+            expect_parameter(given.key, name_of(function), self._arguments.names, none)
         self.name: str = given.name or ":".join(scope)
         if not owner.store.capabilities.steps:
             raise UnsupportedByStoreError(

@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from .._core.commands import Raised, Reply
 from .._core.durable import waits
 from .._core.durable.run_state import RunState, StepCall, StepOptions, Unwind
-from .._core.handler_kind import problem_of, refuse_async, refuse_generator
-from .._core.handler_profile import HandlerProfile, profile_of
+from .._core.handler_profile import profile_of
 from .._values.keys import Key
 from .._values.policy import Backoff
 from .._values.records import Cause
 from .._values.settings import Duration, expect, seconds
 from ..errors import UsageError, stays_here, text_of
+from ._step_functions import expect_fit, expect_undo, profile_of_step
 
 __all__ = ["AsyncSteps", "Steps"]
 
@@ -110,9 +110,14 @@ class _StepsBase:
         kwargs: dict[str, Any],
         undo: Callable[[Any], Any] | None,
     ) -> StepCall:
-        profile, probe = _profile(function), self._options.probe
+        profile, probe = (
+            profile_of_step(function, args, kwargs, 'run("charge"'),
+            self._options.probe,
+        )
+        if probe is not None:
+            expect_fit(profile_of(probe), probe, args, kwargs)
         if undo is not None:
-            self._check_undo(undo)
+            expect_undo(undo, self._awaits, self.key)
         try:
             print_ = profile.of_arguments(args, kwargs)
         except UsageError as error:
@@ -149,12 +154,14 @@ class _StepsBase:
                 "together; remove it",
                 key=self.key,
             )
-        profile = _profile(function)
-        self._check_undo(undo)
+        given = (connection, *args)
+        profile = profile_of_step(function, given, kwargs, 'transact("charge", connection')
+        if undo is not None:
+            expect_undo(undo, self._awaits, self.key)
         return StepCall(
             name,
             "transact",
-            functools.partial(function, connection, *args, **kwargs),
+            functools.partial(function, *given, **kwargs),
             profile.of_arguments((None, *args), kwargs),
             profile.declared,
             undo,
@@ -162,16 +169,19 @@ class _StepsBase:
             transaction=transaction(self._runtime.transactions(), connection),
         )
 
-    def _captured(self, name: str, function: Callable[[], Any], declared: Any) -> StepCall:
-        return StepCall(name, "capture", function, declared=declared)
+    def _captured(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> StepCall:
+        profile = profile_of_step(function, args, kwargs, 'capture("rate"')
+        run = functools.partial(function, *args, **kwargs)
+        return StepCall(name, "capture", run, declared=profile.declared)
 
-    def _check_undo(self, undo: Callable[[Any], Any] | None) -> None:
-        """Before the effect: an undo whose work would not run must not be found when it is needed."""
-        problem = "" if undo is None else problem_of(undo)
-        if problem == "generator":
-            raise refuse_generator(undo)
-        if problem == "async" and not self._awaits:
-            raise refuse_async(undo)
+    def _drawn(self, name: str, function: Callable[[], Any], declared: Any) -> StepCall:
+        return StepCall(name, "capture", function, declared=declared)
 
     def _abort(self, reason: object) -> NoReturn:
         self._state.refuse_inside("the run was aborted")
@@ -226,20 +236,20 @@ class Steps(_StepsBase):
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Call a function whose value would differ on a resume, once, and record the value."""
-        run = functools.partial(function, *args, **kwargs)
-        return cast("T", self._take(self._captured(name, run, _profile(function).declared)))
+        captured = self._captured(name, function, args, kwargs)
+        return cast("T", self._take(captured))
 
     def now(self, name: str = "now") -> datetime:
         """Return the time of the first call, in UTC: the same on every resume."""
-        return cast("datetime", self._take(self._captured(name, _now, datetime)))
+        return cast("datetime", self._take(self._drawn(name, _now, datetime)))
 
     def uuid(self, name: str = "uuid") -> uuid.UUID:
         """Return a random UUID: the same on every resume."""
-        return cast("uuid.UUID", self._take(self._captured(name, uuid.uuid4, uuid.UUID)))
+        return cast("uuid.UUID", self._take(self._drawn(name, uuid.uuid4, uuid.UUID)))
 
     def random(self, name: str = "random") -> float:
         """Return a random number from 0 to 1: the same on every resume."""
-        return cast("float", self._take(self._captured(name, random.random, float)))
+        return cast("float", self._take(self._drawn(name, random.random, float)))
 
     def sleep(self, name: str, duration: Duration) -> None:
         """Sleep this long, counted from the first call.
@@ -315,20 +325,20 @@ class AsyncSteps(_StepsBase):
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Call a function whose value would differ on a resume, once, and record the value."""
-        run = functools.partial(function, *args, **kwargs)
-        return cast("T", await self._take(self._captured(name, run, _profile(function).declared)))
+        captured = self._captured(name, function, args, kwargs)
+        return cast("T", await self._take(captured))
 
     async def now(self, name: str = "now") -> datetime:
         """Return the time of the first call, in UTC: the same on every resume."""
-        return cast("datetime", await self._take(self._captured(name, _now, datetime)))
+        return cast("datetime", await self._take(self._drawn(name, _now, datetime)))
 
     async def uuid(self, name: str = "uuid") -> uuid.UUID:
         """Return a random UUID: the same on every resume."""
-        return cast("uuid.UUID", await self._take(self._captured(name, uuid.uuid4, uuid.UUID)))
+        return cast("uuid.UUID", await self._take(self._drawn(name, uuid.uuid4, uuid.UUID)))
 
     async def random(self, name: str = "random") -> float:
         """Return a random number from 0 to 1: the same on every resume."""
-        return cast("float", await self._take(self._captured(name, random.random, float)))
+        return cast("float", await self._take(self._drawn(name, random.random, float)))
 
     async def sleep(self, name: str, duration: Duration) -> None:
         """Sleep this long, counted from the first call.
@@ -359,14 +369,6 @@ class AsyncSteps(_StepsBase):
 
     async def _take(self, call: StepCall) -> Any:
         return _value(await self._runtime.take(self._state, call))
-
-
-def _profile(function: Callable[..., Any]) -> HandlerProfile:
-    """Of a step's function. A generator would be recorded as done, although none of its work has run."""
-    profile = profile_of(function)
-    if profile.problem == "generator":
-        raise refuse_generator(function)
-    return profile
 
 
 def _now() -> datetime:

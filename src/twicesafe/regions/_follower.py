@@ -18,7 +18,7 @@ from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.records import Row
 from .._values.settings import Duration, expect, seconds
-from ..errors import StoreUnavailableError, UnsupportedByStoreError
+from ..errors import ConfigurationError, StoreUnavailableError, UnsupportedByStoreError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import mask, open_async_store
 from ._base import lag_of
@@ -39,6 +39,7 @@ class _Following:
             raise UnsupportedByStoreError(
                 f"{target.url} takes no copies of records: copy to any store but etcd"
             )
+        _expect_two(source is not target, source.url)
         self.name = Key(name).value
         """Under which the target keeps the progress."""
         self._overlap = round(seconds(overlap, "overlap") * 1000)
@@ -80,6 +81,7 @@ class Follower(_Following):
         """``name``: the name of the source, under which the target keeps the progress; default: its
         URL without secrets.
         """
+        _expect_two(source != target, mask(source))
         with ExitStack() as stack:
             stores = opened(stack, source), opened(stack, target)
             follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
@@ -145,6 +147,7 @@ class AsyncFollower(_Following):
         """``name``: the name of the source, under which the target keeps the progress; default: its
         URL without secrets.
         """
+        _expect_two(source != target, mask(source))
         stores = open_async_store(source), open_async_store(target)
         follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
         follower._owned = stores
@@ -192,6 +195,14 @@ class AsyncFollower(_Following):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _expect_two(differ: bool, url: str) -> None:
+    """A failover would take the progress for that of another store."""
+    if not differ:
+        raise ConfigurationError(
+            f"{url} is both the store to copy from and the one to copy to: give two different ones"
+        )
 
 
 def _pause(every: Duration) -> float:

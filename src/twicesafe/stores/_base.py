@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar
 
 from .._core.protocol import Claimed, Request
+from .._values.settings import suggesting
 from ..errors import UnsupportedByStoreError, stays_here
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ Program: TypeAlias = Generator[Any, Any, T]
 """One store operation: yields the engine's commands, receives their results."""
 
 
+@suggesting("capability")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a store can do. Tests and docs ask for a capability, never for an engine by its name."""

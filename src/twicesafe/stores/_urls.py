@@ -29,6 +29,7 @@ __all__ = [
     "check_driver_options",
     "check_store",
     "default_url",
+    "expect_once",
     "expect_seconds",
     "identifier",
     "is_missing",
@@ -205,7 +206,9 @@ def mask(url: str) -> str:
 def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
     """The query parameters of a store URL, converted to the types of their defaults."""
     chosen = dict(known)
-    for name, text in parse_qsl(url.partition("?")[2], keep_blank_values=True):
+    given = parse_qsl(url.partition("?")[2], keep_blank_values=True)
+    expect_once(given, known)
+    for name, text in given:
         if name not in known:
             raise ConfigurationError(
                 f"this store has no option {name[:40]!r}; {suggestion(name, known)}"
@@ -213,6 +216,15 @@ def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
         chosen[name] = typed(text, known[name], f"option {name}")
     expect(chosen.get("pool", 1) >= 1, "pool", chosen.get("pool"), "use 1 or more connections")
     return chosen
+
+
+def expect_once(given: Iterable[tuple[str, str]], known: Iterable[str]) -> None:
+    """Refuse a known option that is given twice: one of its values would have no effect."""
+    names = [name for name, _ in given if name in known]
+    for name, text in given:
+        expect(
+            names.count(name) < 2, f"option {name}", text[:40], "it is there twice: give it once"
+        )
 
 
 def expect_seconds(options: Mapping[str, Any], name: str, *, or_zero: bool = False) -> None:

@@ -120,7 +120,7 @@ class MemorySource:
     def extend(self, receipts: Sequence[int]) -> None:
         """Nothing expires here."""
 
-    def listen(self, revoke: Revoke) -> None:
+    def listen(self, revoke: Revoke | None) -> None:
         """Nothing is revoked here."""
 
     def release(self, partitions: frozenset[str]) -> None:

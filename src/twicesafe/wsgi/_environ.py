@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from .._core.http.message import Fields, HttpRequest, StoredResponse
 from .._core.http.problems import Problem, RequestRefused
 from .._core.http.rules import HttpRules
+from .._edges.wsgi_input import has_unsized_body
 
 __all__ = [
     "App",
@@ -31,8 +32,8 @@ _PIECE: Final = 65536
 
 _TELLS_A_CUT: Final = ("gunicorn", "werkzeug")
 """Servers, by SERVER_SOFTWARE, that raise an error when a chunked upload is cut. WSGI does not require
-it: Granian ends the input silently, so ``cents=1000`` can become ``cents=1``. On other servers a chunked
-upload with a key is refused, because the application cannot know whether it is complete."""
+it: Granian ends the input silently, so ``cents=1000`` can become ``cents=1``. On other servers an upload
+without a length is refused if it has a key, because the application cannot know whether it is complete."""
 
 
 def variable_of(name: bytes) -> str:
@@ -80,7 +81,7 @@ def whole_body(environ: Environ, rules: HttpRules) -> bytes:
         ends = environ.get("wsgi.input_terminated")
         if ends and environ.get("SERVER_SOFTWARE", "").lower().startswith(_TELLS_A_CUT):
             return _to_the_end(stream, rules)
-        if environ.get("HTTP_TRANSFER_ENCODING") or (ends and stream.read(1)):
+        if has_unsized_body(environ):
             raise RequestRefused(Problem("length-required"))
         return b""
     left = int(announced)

@@ -65,20 +65,20 @@ def _decision(
 ) -> Exception:
     if policy.remember and isinstance(error, policy.remember):
         return error  # recorded as the answer of the key
-    given: Exception = error
-    if not isinstance(error, (Retry, DeadLetter)):
-        given = _asked(recover, message, error, attempt)
-        given.__cause__ = error
+    if isinstance(error, (Retry, DeadLetter)):
+        given, cause = error, error.__cause__
+    else:
+        given, cause = _asked(recover, message, error, attempt), error
+    # What is given may be used for many messages, so it is not changed.
     if isinstance(given, DeadLetter):
-        return given
-    assert isinstance(given, Retry)
+        return given if given is error else _because(cause, DeadLetter(text_of(given)))
     if attempt >= policy.max_attempts:
-        last = DeadLetter(f"{attempt} attempts failed; the last one: {_said(given)}")
-        last.__cause__ = given.__cause__ or given
-        return last
-    if given.after is None:
-        given.after = policy.backoff.delay(attempt, chance(new_owner(), attempt))
-    return given
+        last = DeadLetter(f"{attempt} attempts failed; the last one: {_said(given, cause)}")
+        return _because(cause or given, last)
+    after = given.after
+    if after is None:
+        after = policy.backoff.delay(attempt, chance(new_owner(), attempt))
+    return _because(cause, Retry(text_of(given), after=after))
 
 
 def _asked(recover: Recover, message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
@@ -92,8 +92,12 @@ def _asked(recover: Recover, message: Any, error: Exception, attempt: int) -> Re
     return Retry(f"recover= must return Retry or DeadLetter, and returned {type(given).__name__}")
 
 
-def _said(error: BaseException) -> str:
-    cause = error.__cause__
+def _because(cause: BaseException | None, decision: Exception) -> Exception:
+    decision.__cause__ = cause
+    return decision
+
+
+def _said(error: Exception, cause: BaseException | None) -> str:
     said = "" if cause is None else f"{type(cause).__qualname__}: {text_of(cause)}"
     own = error.args[0] if error.args[0] != ASKED else ""
     return "; ".join(filter(None, (said, own))) or ASKED

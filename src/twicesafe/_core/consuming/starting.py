@@ -44,7 +44,9 @@ from .verdicts import verdict_of
 __all__ = ["FollowsDeadLetter", "Starting"]
 
 LANES_KNOWN_FOR: Final = 5.0
-"""Seconds for which the list of parked lanes is not read again."""
+"""Seconds for which the list of parked lanes is not read again…"""
+READING_LANES: Final = 0.02
+"""…and the largest part of the time that is spent reading it: some stores read all their records for it."""
 
 MARK_KEPT: Final = 60_000
 """Milliseconds for which a mark is kept that has counted nothing."""
@@ -74,8 +76,10 @@ class Starting:
         self.parked: set[Hashable] = set()
         """Lanes with a dead message that was not replayed."""
         self._lanes_read = float("-inf")
+        self._lanes_known_for = LANES_KNOWN_FOR
         self._partitions: set[str] = set()
-        """Partitions that had messages since the parked lanes were read."""
+        """Partitions that had messages with an ordering key since the parked lanes were read. None: no lane can be
+        parked."""
 
     def take_in(self, delivery: Delivery) -> None:
         """A message with an ordering key has come: its lane may be parked."""
@@ -91,7 +95,7 @@ class Starting:
         state, intake = self._state, self._intake
         if self._outage.lasts or not (yield from self.release_claims()):
             return
-        if state.ordered and not (yield from self._know_parked_lanes()):
+        if self._partitions and not (yield from self._know_parked_lanes()):
             return
         free = state.concurrency - intake.running
         chosen = intake.take(free, state.clock()) if free > 0 else []
@@ -275,7 +279,7 @@ class Starting:
     def _know_parked_lanes(self) -> Flow[bool]:
         """Read the parked lanes if they may have changed. False: the store does not answer."""
         now = self._state.clock()
-        if now - self._lanes_read < LANES_KNOWN_FOR:
+        if now - self._lanes_read < self._lanes_known_for:
             return True
         try:
             parked = yield ReadParkedLanes()
@@ -283,6 +287,8 @@ class Starting:
             self._outage.begins("lanes", error)
             return False
         self.parked, self._lanes_read = set(parked), now
+        took = self._state.clock() - now
+        self._lanes_known_for = max(LANES_KNOWN_FOR, took / READING_LANES)
         return True
 
 

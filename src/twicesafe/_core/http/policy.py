@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from ..._values.codecs import Codec
 from ..._values.policy import Backoff, Policy
-from ..._values.settings import Duration, expect, is_whole, refuse_unknown, seconds
+from ..._values.settings import Duration, expect, is_whole, seconds, suggesting
 from ..._values.signed_key import SIGNATURE_HEADER, SignatureCheck
 from ...errors import ConfigurationError
 from .fingerprint import FingerprintHow
@@ -46,6 +46,7 @@ _HEADERS_ROOM: Final = 65536
 HTTP_DURATIONS: Final = ("wait", "linger", "lease", "max_lease", "retention")
 
 
+@suggesting("HTTP setting")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpPolicy:
     """Settings of the HTTP layer. Immutable; `replace` makes variants."""
@@ -220,7 +221,6 @@ class HttpPolicy:
 
     def replace(self, **changes: Any) -> Self:
         """This policy with some settings changed."""
-        refuse_unknown(changes, [field.name for field in fields(self)], "HTTP setting")
         return replace(self, **changes)
 
     def receiver_policy(self, *, takeover: Literal["retry", "hold"] | None = None) -> Policy:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,6 +25,8 @@ from .pausing import announce, pause, serve
 from .settling import Settling
 
 __all__ = ["Move", "Wait", "current", "fail_over", "settle", "switch"]
+
+T = TypeVar("T")
 
 PAUSE: Final = 0.2
 """Seconds between two looks at a clock that has to pass a moment."""
@@ -73,7 +75,7 @@ def fail_over(move: Move, max_lag: float) -> RegionFlow[Epoch]:
         why = (
             "the clock of the follower is ahead of this machine's"
             if before.passes
-            else f"no follower has copied {epoch.region!r} to it"
+            else f"no follower has copied {epoch.region!r} to it under this name"
         )
         raise UsageError(
             f"the lag of {move.to!r} behind {epoch.region!r} is unknown: {why}; nothing was changed; "
@@ -88,11 +90,10 @@ def fail_over(move: Move, max_lag: float) -> RegionFlow[Epoch]:
             key=move.key,
         )
     closed, document = yield from _closed(move, document)
-    yield from pause(TARGET, move.key, closed.since, move.now())
+    yield from _while_closed(move, epoch, pause(TARGET, move.key, closed.since, move.now()))
     cut = _cut(move, epoch)
-    return (
-        yield from _opened(move, epoch, document, cut, before, copied_high=before.high, doubt=True)
-    )
+    opening = _opened(move, epoch, document, cut, before, copied_high=before.high, doubt=True)
+    return (yield from _while_closed(move, epoch, opening))
 
 
 def switch(move: Move) -> RegionFlow[Epoch]:
@@ -111,14 +112,16 @@ def switch(move: Move) -> RegionFlow[Epoch]:
         older = Settling(served, None, move.ours, move.key)
         rest = yield from _copied(move, epoch.region, older if epoch.cut else None, older)
     except (StoreError, UsageError):
-        again, _ = yield from change(move.key, document, move.now(), closed=False)
+        reopening = change(move.key, document, move.now(), closed=False)
+        again, _ = yield from _while_closed(move, epoch, reopening)
         with contextlib.suppress(
             StoreError
         ):  # until it is said, the target gets less than it could
             yield from serve(SOURCE, move.key, again, move.now())
         raise
     uncopied = _uncopied(epoch, rest)
-    opened = yield from _opened(move, epoch, document, cut, rest, uncopied=uncopied)
+    opening = _opened(move, epoch, document, cut, rest, uncopied=uncopied)
+    opened = yield from _while_closed(move, epoch, opening)
     yield from serve(TARGET, move.key, opened, move.now())
     return opened
 
@@ -190,6 +193,19 @@ def _closed(move: Move, document: bytes) -> RegionFlow[tuple[Epoch, bytes]]:
     return (yield from change(move.key, document, move.now(), closed=True))
 
 
+def _while_closed(move: Move, epoch: Epoch, flow: RegionFlow[T]) -> RegionFlow[T]:
+    """Whoever moves the keys must know if an error leaves them without a region."""
+    try:
+        return (yield from flow)
+    except (StoreError, ConfigurationError) as error:
+        home, told = move.key.value, error.again()
+        told.message = (
+            f"{error.message}; the keys of {home!r} may have no region now: look at regions.status(), then repeat this, "
+            f"or take it back with regions.switch({home!r}, to={epoch.region!r})"
+        )
+        raise told from error
+
+
 def _cut(move: Move, epoch: Epoch) -> int:
     """After it the old region starts nothing. This machine's clock may be behind the one that chose the last cut."""
     return max(move.now(), epoch.cut) + move.lease + move.skew
@@ -204,7 +220,7 @@ def _opened(
         if move.now() > cut + 4 * move.skew:
             raise ConfigurationError(
                 f"the clock of the store of {move.to!r} is more than {4 * move.skew / 1000:g} s behind this "
-                "machine's; no region serves the keys now; set the clocks, then repeat this",
+                "machine's; set the clocks",
                 key=move.key,
             )
         yield Wait(PAUSE)

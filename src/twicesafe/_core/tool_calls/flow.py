@@ -24,7 +24,7 @@ resolved meanwhile, the store refuses the decision, and the flow looks again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -37,6 +37,7 @@ from ..._values.settings import seconds
 from ..._values.steps import StepState
 from ...errors import (
     ConfigurationError,
+    FingerprintMismatchError,
     HeldError,
     ResultError,
     SuspendedError,
@@ -49,9 +50,11 @@ from ..http.flow import CompleteClaim, EnterClaim, HoldClaim, LeaveClaim, Log
 from .answers import ToolAnswer, answer_to
 from .identity import approval_key
 from .rule import Done, NotDone, ToolCall, ToolRule
+from .statements import Statement, chain_of, says_not_done
 
 __all__ = [
     "APPROVAL",
+    "REFUSED",
     "Approval",
     "Ask",
     "AskAgain",
@@ -76,6 +79,9 @@ BY: Final = "twicesafe probe"
 
 APPROVAL: Final = "approval"
 """The signal by which a person says yes or no."""
+
+REFUSED: Final = "refused"
+"""A step of an approval to which a person said no, so that its record tells it."""
 
 LOOKS: Final = 5
 """How often one call looks at a key that others change meanwhile."""
@@ -180,15 +186,15 @@ class Ran(msgspec.Struct, frozen=True):
 def call_tool(
     rule: ToolRule,
     call: ToolCall,
-    not_done: tuple[type[BaseException], ...],
+    states: Statement,
     remember: tuple[type[BaseException], ...] = (),
 ) -> ToolFlow[ToolAnswer]:
     """One call, from its key to its answer. Raises what the tool raised, if nothing was done.
 
-    ``not_done``: the errors by which a tool of this framework says that nothing was done.
+    ``states``: the errors by which a tool of this framework says that nothing was done.
     """
     try:
-        ended = yield from _called(rule, call, not_done, remember)
+        ended = yield from _called(rule, call, states, remember)
     except ConfigurationError:
         raise
     except TwicesafeError as error:
@@ -201,7 +207,7 @@ def call_tool(
 def _called(
     rule: ToolRule,
     call: ToolCall,
-    not_done: tuple[type[BaseException], ...],
+    states: Statement,
     remember: tuple[type[BaseException], ...],
 ) -> ToolFlow[ToolAnswer | Exception]:
     has_run = is_approved = False
@@ -224,7 +230,7 @@ def _called(
         if rule.approval and not is_approved:  # its record ended or expired while we looked
             yield Withdraw(claim)
             continue
-        ended = yield from _run(rule, call, claim, not_done, remember)
+        ended = yield from _run(rule, call, claim, states, remember)
         if ended is not None:
             return ended
         has_run = True
@@ -235,7 +241,7 @@ def _run(
     rule: ToolRule,
     call: ToolCall,
     claim: CallClaim,
-    not_done: tuple[type[BaseException], ...],
+    states: Statement,
     remember: tuple[type[BaseException], ...],
 ) -> ToolFlow[ToolAnswer | Exception | None]:
     """The tool under its claim. An error: the tool raised it. None: unknown, and the key is held."""
@@ -243,9 +249,9 @@ def _run(
     try:
         ran: Ran = yield RunTool()
     except Exception as error:
-        if _says_not_done(error, (*not_done, *rule.not_done, NotDone)):
+        if says_not_done(error, (*rule.not_done, NotDone), states):
             yield Withdraw(claim)
-            stated = next((one for one in _chain(error) if isinstance(one, NotDone)), None)
+            stated = next((one for one in chain_of(error) if isinstance(one, NotDone)), None)
             if stated is None:
                 return error
             why = text_of(stated) or "it gave no reason"
@@ -255,7 +261,7 @@ def _run(
             return error
         yield Log("warning", f"{call.tool}: outcome unknown, key {call.key.short} is held", error)
         try:
-            *_, first = _chain(error)  # frameworks wrap what the tool raised
+            *_, first = chain_of(error)  # frameworks wrap what the tool raised
             yield HoldClaim(claim, type(first).__qualname__)
         except TwicesafeError as failed:  # its lease ends, and then it is held
             yield Log("error", f"{call.tool}: not recorded as held yet: {text_of(failed)}")
@@ -277,22 +283,6 @@ def _run(
         return unknown
     yield LeaveClaim(claim)
     return done
-
-
-def _says_not_done(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Believed only if no other error led to it: a time-out in other words is still a time-out.
-
-    ``raise … from None`` is believed: then the author has said so.
-    """
-    return all(isinstance(one, kinds) for one in _chain(error))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what led to it."""
-    here: BaseException | None = error
-    while here is not None:
-        yield here
-        here = here.__cause__ or (None if here.__suppress_context__ else here.__context__)
 
 
 # --- an unknown outcome ----------------------------------------------------------------------
@@ -347,14 +337,23 @@ def _was_started(call: ToolCall) -> ToolFlow[bool]:
 
 
 def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[ToolAnswer | None]:
-    """None: a person has said yes to exactly these arguments, not longer ago than the retention."""
-    key = approval_key(call.key)
-    waiting = ToolAnswer(state="waiting", tool=call.tool, key=key)
+    """None: a person has said yes to exactly these arguments, not longer ago than the retention.
+
+    Other arguments than those that a person refused are a question of their own, in the next round.
+    """
+    round_, key = 0, approval_key(call.key)
     for _ in range(LOOKS):
         try:
             said = yield Approval(key, _question(call))
         except SuspendedError:
-            return waiting
+            break
+        except FingerprintMismatchError:
+            asked: Record | None = yield LookUp(key)
+            if asked is None or all(step.name != REFUSED for step in asked.steps):
+                raise
+            round_ += 1
+            key = approval_key(call.key, round_)
+            continue
         # An older one may belong to a run whose record is gone: one yes is for one run.
         record: Record | None = yield LookUp(key)
         now = yield Now()
@@ -367,7 +366,7 @@ def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[ToolAnswer | None]:
             return None
         reason = said if isinstance(said, str) and said else "no reason was given"
         return ToolAnswer(state="refused", tool=call.tool, key=key, reason=reason)
-    return waiting
+    return ToolAnswer(state="waiting", tool=call.tool, key=key)
 
 
 def _question(call: ToolCall) -> str:

@@ -198,9 +198,10 @@ def _part(what: str, value: str | None) -> str:
     return part  # the key refuses what is not valid Unicode
 
 
-def approval_key(key: Key) -> Key:
-    """The key of the run that waits for a person's signal."""
-    return Key(key.value, (*key.scope, "approval"), absolute=True)
+def approval_key(key: Key, round_: int = 0) -> Key:
+    """The key of the run that waits for a person's signal. ``round_``: how often a person has refused it before."""
+    part = f"approval {round_ + 1}" if round_ else "approval"
+    return Key(key.value, (*key.scope, part), absolute=True)
 
 
 def print_of_call(rule: ToolRule, arguments: Mapping[str, Any], *, whole: bool = False) -> bytes:

@@ -5,6 +5,7 @@ A proxy has only the bytes of the server's answer to tell how a call ended:
     a result                                                       done
     a result with isError                                          what the tool's setting ``errors`` says
     a result with "dev.twicesafe/state": "not_done" in _meta       nothing was done
+    a result with isError and another such state                   nothing: the server has its own records
     an error of JSON-RPC itself, a request for input, HTTP 3xx, 4xx  nothing was done
     anything else: another error, HTTP 5xx, no complete answer     unknown
 
@@ -178,7 +179,8 @@ def how_it_ended(status: int, response: Mapping[str, Any] | None) -> Ended:
     if not isinstance(result, dict):
         return "unknown"
     meta = result.get("_meta")
-    if isinstance(meta, dict) and meta.get(META + "state") == "not_done":
+    state = meta.get(META + "state") if isinstance(meta, dict) else None
+    if state == "not_done" or (state is not None and result.get("isError")):
         return "not_done"
     if result.get("resultType", COMPLETE) != COMPLETE:  # it asks the client for input first
         return "not_done"
@@ -189,7 +191,11 @@ def how_it_ended(status: int, response: Mapping[str, Any] | None) -> Ended:
 
 
 def answer_message(id_: Any, answer: ToolAnswer) -> bytes:
-    """The result for the client: what was recorded, with a note for the model; or what to do next."""
+    """The result for the client: what was recorded, with a note for the model; or what to do next.
+
+    Without its result, a tool that was done gets ``isError``: a client refuses a result without the structured
+    content that the tool declares.
+    """
     kept = answer.result if answer.has_result else None
     made: dict[str, Any] = {"content": []}
     if isinstance(kept, dict) and isinstance(kept.get("content"), list):
@@ -201,7 +207,7 @@ def answer_message(id_: Any, answer: ToolAnswer) -> bytes:
             made["structuredContent"] = kept
     made.setdefault("resultType", COMPLETE)
     made["content"] = [*made["content"], {"type": "text", "text": answer.text}]
-    made["isError"] = answer.state != "replayed"
+    made["isError"] = not answer.has_result
     made["_meta"] = {**(made.get("_meta") or {}), **answer.meta}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id_, "result": made})
 

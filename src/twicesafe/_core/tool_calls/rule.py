@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from ..._values.keys import Key
 from ..._values.policy import Policy
-from ..._values.settings import Duration, expect, seconds
+from ..._values.settings import Duration, expect, seconds, suggesting
 from ...errors import ConfigurationError
 
 __all__ = ["Done", "NotDone", "Probe", "ToolCall", "ToolRule", "check_rules"]
@@ -55,6 +55,7 @@ Probe: TypeAlias = Callable[[ToolCall], Any]
 """Did it happen? Returns `Done`, `NotDone`, or None if that is still unknown. May be async."""
 
 
+@suggesting("tool setting")
 @dataclass(frozen=True, kw_only=True)
 class ToolRule:
     """How the calls of one tool are recognised and protected."""

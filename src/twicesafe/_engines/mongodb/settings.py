@@ -24,6 +24,9 @@ OPTIONS: Final = {
 _COLLECTION: Final = re.compile(r"(?!system\.)[A-Za-z_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _DATABASE: Final = re.compile(r'[^/\\. "$*<>:|?\0]{1,63}')
 
+_OF_THE_SERVER: Final = ("admin", "config", "local")
+"""Databases that no store may use. ``local`` has no replicas: a failover loses its records."""
+
 _FIXED: Final = {
     "w": (
         ("majority",),
@@ -38,7 +41,7 @@ _FIXED: Final = {
     "wtimeoutms": ((), "use timeout="),
     "timeoutms": ((), "use timeout="),
     "maxpoolsize": ((), "use pool="),
-    "tz_aware": ((), "twicesafe reads times itself"),
+    **dict.fromkeys(("tz_aware", "datetime_conversion"), ((), "twicesafe reads times itself")),
     "unicode_decode_error_handler": ((), "twicesafe reads text itself"),
     "uuidrepresentation": ((), "no record has a UUID"),
 }
@@ -102,12 +105,21 @@ class Settings:
             _check_fixed(name, value)
         check_driver_options(rest, {name: _DRIVER.get(name.lower()) for name, _ in rest})
         files = [(name, value) for name, value in rest if name.lower() in _FILES]
+        if files and any(
+            name.lower() in ("tls", "ssl") and value == "false" for name, value in rest
+        ):
+            raise ConfigurationError("certificates are for TLS: write tls=true, or leave them out")
         check_certificates(files, [name for name, _ in files if name.lower() == "tlscafile"])
         _check(options)
         database = unquote(parts.path.strip("/"))
         if not parts.netloc or not _DATABASE.fullmatch(database):
             raise ConfigurationError(
                 f"{mask(url)} names no database: a MongoDB URL is mongodb://host:27017/database"
+            )
+        if database in _OF_THE_SERVER:
+            raise ConfigurationError(
+                f"{mask(url)}: {database!r} is the server's own database; name one of yours, and the one that has the "
+                "users as authSource="
             )
         query = urlencode(rest, quote_via=quote, safe=":,/")
         dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))

@@ -7,7 +7,8 @@ and insert are one statement, and so are release and update. MySQL needs one sta
 ``RETURNING``, and waits for the session's `innodb_lock_wait_timeout`.
 
 The caller's session has the caller's settings. So texts are sent as bytes, which works with any
-character set, and times are computed from UTC, which works in any time zone.
+character set, and times are computed from UTC, which works in any time zone. ``SET timestamp`` stops the
+clock of a session, all but SYSDATE. An empty text is x'', because '' may mean NULL (EMPTY_STRING_IS_NULL).
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from ..sql.commands import Change, Query, scope_text
 from ..sql.in_transaction import InTransaction, look, savepoint
 from ..sql.layouts import NARROW, Layout
 from .one_column import RECORD, record_from
-from .programs import MysqlPrograms
+from .programs import UTC_NOW, MysqlPrograms
 from .sweep import GATE
 
-__all__ = ["UTC_NOW", "MysqlInTransaction"]
+__all__ = ["MysqlInTransaction"]
 
-UTC_NOW: Final = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000)"
+BATCH: Final = 1000
+"""The most records in one statement."""
 
 LARGE: Final = 256 * 1024
 """Size of a statement in bytes above which we ask the server for its limit."""
@@ -62,10 +64,10 @@ class MysqlInTransaction(InTransaction):
             f"INSERT INTO {programs.records} (id, owner, state, lease_until, expires_at, fingerprint,"
             " scope, value, fence, attempt, created_at, changed_at, hold, cause, error) VALUES "
         )
-        self._values = (
-            f"(%s, %s, %s, IF(%s, 0, {now}), IF(%s, {now} + %s, 0), %s, %s, %s, {programs.next_fence}, 1,"
-            f" {now}, {now}, 1, 0, '')"
-        )
+        self._one = _row(now, programs.next_fence)
+        # A batch reads them once: the server's time for a subquery in each row grows by the square.
+        self._read_once = f"SET @twicesafe_fence = {programs.next_fence}, @twicesafe_now = {now}"
+        self._each = _row("@twicesafe_now", "@twicesafe_fence")
         self._or_look = f" ON DUPLICATE KEY UPDATE n = {programs.records}.n"
         self._answered = f"{RECORD.format(now=now)}, id, n"
         # By its number: at REPEATABLE READ a lookup by id also locks the gap below it, and the keys in
@@ -77,23 +79,34 @@ class MysqlInTransaction(InTransaction):
 
     def enter(self, asks: Sequence[Enter], wait: float) -> Program[list[Entered]]:
         yield from self.fetch(asks)
-        stored = self.programs.stored
         ordered = sorted(asks, key=lambda ask: ask.id)  # sorted, so that two batches never deadlock
+        answers: dict[bytes, Entered] = {}
+        for start in range(0, len(ordered), BATCH):
+            yield from self._enter(ordered[start : start + BATCH], wait, answers)
+        return [answers[ask.id] for ask in asks]
+
+    def _enter(
+        self, ordered: Sequence[Enter], wait: float, answers: dict[bytes, Entered]
+    ) -> Program[None]:
+        """`enter` in one statement."""
+        stored = self.programs.stored
         marks = {ask.id: None if ask.done else savepoint(ask.owner) for ask in ordered}
-        sql = self._into + ", ".join([self._values] * len(ordered)) + self._or_look
+        row = self._one if len(ordered) == 1 else self._each
+        sql = self._into + ", ".join([row] * len(ordered)) + self._or_look
         values = tuple(value for ask in ordered for value in _values_of(ask, stored(ask.id)))
-        names = [mark for mark in marks.values() if mark is not None]
+        before = [f"SAVEPOINT {mark}" for mark in marks.values() if mark is not None]
+        if row is self._each:
+            before.append(self._read_once)
         if self._mariadb:
             sql += f" RETURNING {self._answered}"
-            if names:
-                points = "".join(f"SAVEPOINT {name}; " for name in names)
-                sql = f"BEGIN NOT ATOMIC {points}{sql}; END"
+            if before:
+                sql = f"BEGIN NOT ATOMIC {'; '.join(before)}; {sql}; END"
             rows = yield Query(
                 f"SET STATEMENT innodb_lock_wait_timeout = {math.ceil(wait):d} FOR {sql}", values
             )
         else:
-            for name in names:
-                yield Change(f"SAVEPOINT {name}")
+            for statement in before:
+                yield Change(statement)
             yield Change(sql, values)
             places = ", ".join(["%s"] * len(ordered))
             rows = yield Query(  # FOR UPDATE reads the newest version; we hold the lock anyway
@@ -102,7 +115,6 @@ class MysqlInTransaction(InTransaction):
             )
         width = self.programs.layout.width
         by_id = {row[1]: row for row in rows}
-        answers: dict[bytes, Entered] = {}
         for ask in ordered:
             record, _, number = by_id[stored(ask.id)]
             answer = None if record is None else _answer(ask, *record_from(record, ask.id, width))
@@ -110,7 +122,6 @@ class MysqlInTransaction(InTransaction):
                 answer = yield from self._decide(ask)
             mark = marks[ask.id]
             answers[ask.id] = Entered(answer, mark and (mark, number))
-        return [answers[ask.id] for ask in asks]
 
     def leave(self, ask: Leave) -> Program[bool]:
         end = ask.ask
@@ -126,6 +137,11 @@ class MysqlInTransaction(InTransaction):
         except AtomicityBrokenError:
             return False
         return bool((yield Change(self._leave, values)))
+
+
+def _row(now: str, fence: str) -> str:
+    """The values of a new record."""
+    return f"(%s, %s, %s, IF(%s, 0, {now}), IF(%s, {now} + %s, 0), %s, %s, %s, {fence}, 1, {now}, {now}, 1, 0, x'')"
 
 
 def _check_size(result: bytes | None) -> Program[None]:

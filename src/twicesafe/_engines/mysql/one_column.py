@@ -21,7 +21,7 @@ LARGE: Final = 256 * 1024
 RECORD: Final = (
     "CONCAT(CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now},"
     f" LENGTH(owner), IFNULL(LENGTH(fingerprint), -1), {_RESULT} IS NULL), ' ', id, owner,"
-    f" IFNULL(fingerprint, ''), IF(LENGTH(result) > {LARGE:d}, NULL, IFNULL({_RESULT}, ''))) AS record"
+    f" IFNULL(fingerprint, x''), IF(LENGTH(result) > {LARGE:d}, NULL, IFNULL({_RESULT}, x''))) AS record"
 )
 """NULL: there is no row, or its result is large."""
 

@@ -14,7 +14,7 @@ from ...stores._base import Program
 from ..sql.commands import Change, Query
 from ..sql.outbox_dialect import COLUMNS, WRITTEN, all_values_of, gates_of, inlined, marked
 from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
-from .programs import NOW, MysqlPrograms
+from .programs import NOW, UTC_NOW, MysqlPrograms
 from .row_lookup import numbered
 from .schema import MysqlSchema
 
@@ -37,6 +37,8 @@ class MysqlOutbox(OutboxPrograms):
     def __init__(self, table: str, now: str = NOW, migrates: bool = True) -> None:
         self.schema: MysqlSchema
         super().__init__(MysqlSchema("mysql_outbox", f"{table}_outbox"), _percents, now, migrates)
+        self._added_at = UTC_NOW if now == NOW else now
+        """The time in the caller's session."""
 
     def with_placeholders(self, style: str) -> MysqlOutbox:
         return self  # all its drivers use %s
@@ -67,17 +69,21 @@ class MysqlOutbox(OutboxPrograms):
         return (yield from self.schema.migrate(timeout=4))
 
     def add(self, added: Sequence[Added]) -> Program[None]:
+        """Texts are sent as bytes, whatever the character set of the caller's session is."""
         gates = gates_of(added)
         if gates:
             rows = numbered(f"{self.t}_gates", "g", "gate", gates)
             yield Query(f"SELECT g.gate FROM {rows} FOR UPDATE")
         for part in _parts(added):
-            row = f"({self.now}{', ?' * 8})"
+            row = f"({self._added_at}{', ?' * 8})"
             yield Change(
                 self.mark(
                     f"INSERT INTO {self.t} (created_at, {WRITTEN}) VALUES {', '.join([row] * len(part))}"
                 ),
-                all_values_of(part),
+                tuple(
+                    value.encode() if isinstance(value, str) else value
+                    for value in all_values_of(part)
+                ),
             )
 
 

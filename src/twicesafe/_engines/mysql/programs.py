@@ -44,10 +44,17 @@ from .run_programs import MysqlRuns
 from .schema import BEGIN, MysqlSchema
 from .sweep import Sweeper
 
-__all__ = ["NOW", "MysqlPrograms"]
+__all__ = ["NOW", "UTC_NOW", "MysqlPrograms"]
 
 NOW: Final = "(UNIX_TIMESTAMP(NOW(6)) * 1000 DIV 1)"
 """Milliseconds of the server's clock at the start of the statement. Sessions use UTC, so that no hour
+occurs twice."""
+
+UTC_NOW: Final = (
+    "((TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    " + TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))) DIV 1000)"
+)
+"""The server's clock in any session. SYSDATE alone is in the session's time zone, where one hour a year
 occurs twice."""
 
 _NO_WAIT: Final = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "

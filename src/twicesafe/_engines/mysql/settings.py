@@ -106,6 +106,10 @@ class Settings:
             raise ConfigurationError("timeout= is in seconds: use 1 or more")
         if options["ssl"] not in TLS:
             raise ConfigurationError(f"ssl={options['ssl'][:20]!r}: use one of {', '.join(TLS)}")
+        if options["ssl_ca"] and options["ssl"] in ("prefer", "off"):
+            raise ConfigurationError(
+                f"ssl_ca= is for ssl=verify: with ssl={options['ssl']} a connection may have no TLS at all"
+            )
         check_certificates([("ssl_ca", options["ssl_ca"])], ("ssl_ca",))
         database = unquote(parts.path.lstrip("/"))
         if not database:

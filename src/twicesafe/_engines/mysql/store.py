@@ -30,7 +30,7 @@ from ..sql.programs import ACTS
 from .connection import Session, connect
 from .doctor import findings, variables
 from .outbox_programs import MysqlOutbox, MysqlOutboxPort
-from .programs import NOW, MysqlPrograms
+from .programs import NOW, UTC_NOW, MysqlPrograms
 from .schema import MysqlRecordsSchema, MysqlSchema
 from .settings import CONFLICTS, LOCK_WAIT, Settings, code_of, explain, is_demoted, is_lost
 from .sweep import make_gates
@@ -106,7 +106,7 @@ class MysqlStore(Store):
         return f"{MysqlRecordsSchema('mysql', table).script()}\n{runs.script()}"
 
     def in_transaction(self, style: str = "%s") -> InTransaction:
-        from .in_transaction import UTC_NOW, MysqlInTransaction
+        from .in_transaction import MysqlInTransaction
 
         now = UTC_NOW if self.programs.now == NOW else self.programs.now
         layout = self.programs.layout

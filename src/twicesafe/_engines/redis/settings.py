@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...errors import ConfigurationError
 from ...stores._certificates import check_certificates
@@ -73,7 +73,8 @@ class Settings:
         base, _, suffix = parts.scheme.partition("+")
         kind = KINDS[suffix]
         options: dict[str, Any] = options_of(url, OPTIONS)
-        _check(options)
+        tls = base in ("rediss", "valkeys")
+        _check(options, parts.scheme, tls, kind)
         userinfo, _, hosts = parts.netloc.rpartition("@")
         user, _, password = userinfo.partition(":")
         path = unquote(parts.path.strip("/"))
@@ -90,13 +91,17 @@ class Settings:
                     "a Redis URL is redis://host:6379/0 (the number of a database); "
                     "a Cluster has no numbers"
                 )
+            if "db" in dict(parse_qsl(parts.query)) and options["db"] != int(path):
+                raise ConfigurationError(
+                    f"{mask(url)} names two databases: write the number in the path or as db=, not both"
+                )
             options["db"] = int(path)
         if kind == "cluster" and options["db"]:
             raise ConfigurationError("a Cluster has no databases: leave db= out")
         return cls(
             url=mask(url),
             kind=kind,
-            tls=base in ("rediss", "valkeys"),
+            tls=tls,
             addresses=_addresses(hosts, kind),
             user=unquote(user),
             password=unquote(password),
@@ -142,12 +147,24 @@ class Settings:
         return arguments
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check(options: dict[str, Any], scheme: str, tls: bool, kind: str) -> None:
     identifier(options["prefix"], "prefix")
     expect_seconds(options, "timeout")
     expect_seconds(options, "wait_timeout")
     files = ("ca_certs", "certfile", "keyfile")
+    if not tls and any(options[name] for name in files):
+        base, plus, suffix = scheme.partition("+")
+        raise ConfigurationError(
+            f"certificates are for TLS: write {base}s{plus}{suffix}:// instead of {scheme}://"
+        )
+    if kind != "sentinel" and (options["sentinel_user"] or options["sentinel_password"]):
+        raise ConfigurationError(
+            "sentinel_user= and sentinel_password= are for redis+sentinel://; the login of a server is "
+            "user:password@ before its host"
+        )
     check_certificates([(name, options[name]) for name in files], ("ca_certs",))
+    if options["keyfile"] and not options["certfile"]:
+        raise ConfigurationError("keyfile= is the key of a certificate: give certfile= too")
 
 
 def _addresses(hosts: str, kind: str) -> tuple[Address, ...]:

@@ -3,7 +3,7 @@
 AMQP has no request for the settings of a queue. But RabbitMQ refuses a declaration that differs from the
 queue, and its error names one difference, with the value that the queue has. So we declare, learn, and
 declare again. Each declaration has an argument that RabbitMQ never accepts: none can create a queue.
-Policies are not seen.
+Policies are not seen. A user who may not configure the queue sees no settings.
 """
 
 from __future__ import annotations
@@ -115,13 +115,15 @@ class _Questions:
         return None
 
     async def _declare(self, arguments: dict[str, Any]) -> re.Match[str] | None:
-        from aio_pika.exceptions import ChannelPreconditionFailed
+        from aiormq.exceptions import ChannelAccessRefused, ChannelPreconditionFailed
 
         try:
             async with self._connection.channel() as channel:
                 await channel.declare_queue(self._queue, arguments=arguments, **self.flags)
         except ChannelPreconditionFailed as refusal:
             return _ANSWER.search(str(refusal))
+        except ChannelAccessRefused:
+            pass
         return None
 
 

@@ -21,6 +21,7 @@ from urllib.parse import urlencode, urlsplit
 from ..._core.consuming.source import Revoke
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError
+from ...outbox.publishers._urls import CHECK_BROKER
 
 __all__ = ["ConnectionSource", "named", "with_query"]
 
@@ -55,7 +56,7 @@ class ConnectionSource(abc.ABC):
 
     # -- what they share ----------------------------------------------------------------------------
 
-    def listen(self, revoke: Revoke) -> None:  # noqa: B027 - not all brokers have partitions
+    def listen(self, revoke: Revoke | None) -> None:  # noqa: B027 - not all brokers have partitions
         """Not used: this broker has no partitions."""
 
     async def release(self, partitions: frozenset[str]) -> None:  # noqa: B027
@@ -78,7 +79,7 @@ class ConnectionSource(abc.ABC):
         except lost as error:
             await self._drop(connection)
             raise BrokerUnavailableError(
-                f"{self.broker} could not {doing}: {_said(error)}", blames="none"
+                f"{self.broker} could not {doing}: {_said(error)}; {CHECK_BROKER}", blames="none"
             ) from error
 
     @contextlib.asynccontextmanager
@@ -93,7 +94,7 @@ class ConnectionSource(abc.ABC):
                 yield
         except lost as error:
             raise BrokerUnavailableError(
-                f"{self.broker} could not be asked: {_said(error)}", blames="none"
+                f"{self.broker} could not be asked: {_said(error)}; {CHECK_BROKER}", blames="none"
             ) from error
         finally:
             with contextlib.suppress(Exception):  # it may never have been open

@@ -141,6 +141,12 @@ class KafkaMember:
             if self._refusal is not None:
                 raise self._refusal
 
+    def listen(self, revoke: Revoke | None) -> None:
+        """Tell this function what is revoked. None: nobody handles messages, so no revocation waits."""
+        with self._changed:
+            self._revoke = revoke
+            self._changed.notify_all()
+
     def release(self, partitions: frozenset[str]) -> None:
         with self._changed:
             self._released |= partitions
@@ -304,25 +310,25 @@ class KafkaMember:
         with self._changed:
             self._released -= names
             self._ready = [received for received in self._ready if received.partition not in names]
-        if self._revoke is None:
-            self.release(names)
-        else:
-            self._revoke(names)
+            revoke = self._revoke
+        if revoke is not None:
+            revoke(names)
 
     def _await_release(self, names: frozenset[str]) -> None:
         until = time.monotonic() + self._longest_wait
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: (
-                        self._closing or names <= self._released or self._asked > self._answered
-                    ),
+                    lambda: self._is_released(names) or self._asked > self._answered,
                     max(0.0, until - time.monotonic()),
                 )
-                is_over = self._closing or names <= self._released
+                is_over = self._is_released(names)
             self._answer()
             if is_over or time.monotonic() >= until:
                 return
+
+    def _is_released(self, names: frozenset[str]) -> bool:
+        return self._closing or self._revoke is None or names <= self._released
 
     def _give_up(self, names: frozenset[str]) -> None:
         # librdkafka keeps the pause of a partition that leaves: it would bring nothing if it came back.

@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from ...errors import BrokerUnavailableError, ConfigurationError
+from ...outbox.publishers._urls import CHECK_BROKER
 
 __all__ = ["ProcessedIds"]
 
@@ -117,7 +118,9 @@ class ProcessedIds:
                         refusal = "no answer"
             found = len(admin.list_topics(self.topic, timeout=ANSWER).topics[self.topic].partitions)
         except KafkaException as error:
-            raise BrokerUnavailableError("Kafka cannot be reached", blames="none") from error
+            raise BrokerUnavailableError(
+                f"Kafka cannot be reached; {CHECK_BROKER}", blames="none"
+            ) from error
         if found == 0:
             why = (
                 f"Kafka does not create the topic {self.topic} ({refusal}): create it with "

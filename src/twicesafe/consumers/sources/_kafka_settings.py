@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..._core.consuming.source import ConsumerSettings, SourceProblem
 from ...errors import BrokerUnavailableError
+from ...outbox.publishers._urls import CHECK_BROKER
 from ...outbox.publishers.kafka import LARGEST
 
 __all__ = [
@@ -186,7 +187,9 @@ def _topics(admin: Any, seconds: float) -> Any:
     try:
         return admin.list_topics(timeout=seconds).topics
     except KafkaException as error:
-        raise BrokerUnavailableError("Kafka cannot be reached", blames="none") from error
+        raise BrokerUnavailableError(
+            f"Kafka cannot be reached; {CHECK_BROKER}", blames="none"
+        ) from error
 
 
 def _copies(topic: Any) -> int:

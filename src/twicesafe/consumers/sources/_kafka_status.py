@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..._core.consuming.source import Member, SourceStatus
 from ...errors import BrokerUnavailableError
+from ...outbox.publishers._urls import CHECK_BROKER
 
 __all__ = ["group_status"]
 
@@ -28,7 +29,9 @@ def group_status(
             first, end = asking.get_watermark_offsets(place, timeout=seconds)
             waiting += max(0, end - max(first, place.offset))  # nothing committed: below zero
     except KafkaException as error:
-        raise BrokerUnavailableError(f"Kafka could not be asked: {error}", blames="none") from error
+        raise BrokerUnavailableError(
+            f"Kafka could not be asked: {error}; {CHECK_BROKER}", blames="none"
+        ) from error
     finally:
         asking.close()
     members = _members(connection, group, seconds)

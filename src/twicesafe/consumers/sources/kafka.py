@@ -134,8 +134,10 @@ class KafkaSource:
     def extend(self, receipts: Sequence[Receipt]) -> None:
         """Kafka redelivers nothing while this member is in the group."""
 
-    def listen(self, revoke: Revoke) -> None:
+    def listen(self, revoke: Revoke | None) -> None:
         self._revoke = revoke
+        if self._member is not None:
+            self._member.listen(revoke)
 
     def release(self, partitions: frozenset[str]) -> None:
         if self._member is not None:

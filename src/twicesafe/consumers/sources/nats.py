@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ from ..._core.consuming.source import ConsumerSettings, SourceProblem, SourceSta
 from ..._values.drivers import require
 from ..._values.settings import expect
 from ...errors import BrokerUnavailableError, ConfigurationError
+from ...outbox.publishers._nats_client import nats_client
 from ...outbox.publishers._urls import server_url
 from ._connection import ConnectionSource, named, with_query
 from ._jetstream import Confirmations, PullReplies, message_of, stored_message_of
@@ -54,6 +56,9 @@ ASKING: Final = 0.25
 
 SHORTEST: Final = 0.05
 """Seconds that a request waits at least."""
+
+_NAME: Final = re.compile(r"[^\s.*>/\\]+")
+"""What JetStream takes as the name of a stream or a durable."""
 
 USABLE: Final = 0.9
 """Part of the ack-wait after which a receipt is void: the rest is for the way to the server."""
@@ -109,6 +114,9 @@ class JetStreamSource(ConnectionSource):
         named(options, "stream", "durable")
         start = options.pop("from")
         expect(start in ("all", "new"), "option from", start, "use all or new")
+        for name in ("stream", "durable"):
+            given, remedy = options[name], "a name has no spaces, dots, slashes, * or >"
+            expect(_NAME.fullmatch(given), f"option {name}", given, remedy)
         return cls(theirs, start=start, **options)
 
     def hold_many(self) -> None:
@@ -120,9 +128,7 @@ class JetStreamSource(ConnectionSource):
     # -- connection -------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        from nats.aio.client import Client
-
-        client = self._connection = Client()
+        client = self._connection = nats_client()
         await self._open(client, closed_cb=self._hung_up)
         durable = await self._durable_of(client.jetstream(timeout=self._timeout))
         if durable.created != self._created:
@@ -147,10 +153,9 @@ class JetStreamSource(ConnectionSource):
 
         None: it exists; or a message has no id, so its position must be exactly that of a delivery.
         """
-        from nats.aio.client import Client
         from nats.js.errors import NotFoundError
 
-        client, found = Client(), list[Message]()
+        client, found = nats_client(), list[Message]()
         async with self._looking(client, at_length=True):
             await self._open(client)
             jetstream = client.jetstream(timeout=self._timeout)
@@ -369,9 +374,7 @@ class JetStreamSource(ConnectionSource):
 
     async def status(self) -> SourceStatus:
         """JetStream knows the durable, not the processes that pull from it."""
-        from nats.aio.client import Client
-
-        client = Client()
+        client = nats_client()
         async with self._looking(client):
             await self._open(client)
             jetstream = client.jetstream(timeout=self._timeout)

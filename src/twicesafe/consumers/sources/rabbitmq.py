@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Self
@@ -31,6 +32,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 from ..._core.consuming.message import Received
 from ..._core.consuming.source import ConsumerSettings, SourceProblem, SourceStatus
 from ..._values.drivers import require
+from ..._values.settings import expect
 from ...errors import BrokerUnavailableError
 from ...outbox.publishers._urls import AMQP, server_url
 from ._amqp import QueueSettings, message_of, queue_settings
@@ -38,7 +40,13 @@ from ._connection import ConnectionSource, named
 
 __all__ = ["RabbitSource"]
 
+# Without a handler, Python would print the driver's errors, which we raise ourselves, to stderr.
+logging.getLogger("aiormq").addHandler(logging.NullHandler())
+
 PREFETCH: Final = 200
+MOST_PREFETCH: Final = 65_535
+"""AMQP has two bytes for it."""
+
 MANY: Final = 10_000
 
 OPTIONS: Final = {
@@ -89,6 +97,10 @@ class RabbitSource(ConnectionSource):
         require("aio_pika")
         theirs, options = server_url(url, OPTIONS, AMQP)
         named(options, "queue")
+        prefetch = options["prefetch"]
+        expect(
+            prefetch <= MOST_PREFETCH, "option prefetch", prefetch, f"the most is {MOST_PREFETCH}"
+        )
         return cls(theirs, **options)
 
     def hold_many(self) -> None:
@@ -249,7 +261,7 @@ class RabbitSource(ConnectionSource):
     async def check(self, consumer: ConsumerSettings) -> list[SourceProblem]:
         async with self._reached("check") as connection:
             queue = await queue_settings(connection, self._queue)
-        self._returns_by_closing = consumer.ordered and queue.kind == "quorum"
+        self._returns_by_closing = consumer.ordered and queue.kind in ("quorum", None)
         return list(_problems(consumer, self._queue, queue, self._consumer_timeout))
 
 
@@ -263,6 +275,11 @@ def _problems(
             f"them; RabbitMQ closes the channel after {consumer_timeout:g} s (consumer_timeout) and "
             "redelivers all that is held",
             "raise consumer_timeout in rabbitmq.conf and in the URL, or use fewer or shorter attempts",
+        )
+    if queue.kind is None:
+        yield SourceProblem(
+            f"this user may not see the settings of the queue {name}, so they are not checked",
+            "let the user configure this queue, or compare the settings with the documentation yourself",
         )
     if queue.kind == "stream":
         yield SourceProblem(

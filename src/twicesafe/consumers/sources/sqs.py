@@ -181,7 +181,7 @@ class SqsSource:
 
     # -- no partitions ------------------------------------------------------------------------------
 
-    def listen(self, revoke: Revoke) -> None:
+    def listen(self, revoke: Revoke | None) -> None:
         """SQS takes nothing away."""
 
     def release(self, partitions: frozenset[str]) -> None:

@@ -15,6 +15,7 @@ from ..._core.http.flow import ExchangeEnded, PassThrough, Respond, RunHandler
 from ..._core.http.message import Fields
 from ..._core.http.problems import Problem, RequestRefused
 from ..._edges.http_guard import HttpGuard, perform
+from ..._edges.wsgi_input import has_unsized_body
 from ._exchange import DjangoExchange
 from ._messages import fields_of, request_of, response_of
 from ._settings import configured, is_tested
@@ -169,7 +170,4 @@ def _streaming(response: Any, stream: Stream) -> Any:
 def _hides_its_body(request: DjangoRequest) -> bool:
     """Under WSGI Django does not read a body without a length, so we would compare an empty one."""
     environ: dict[str, Any] | None = getattr(request, "environ", None)
-    if environ is None:
-        return False
-    ends = environ.get("wsgi.input_terminated")
-    return bool(environ.get("HTTP_TRANSFER_ENCODING") or (ends and environ["wsgi.input"].read(1)))
+    return environ is not None and has_unsized_body(environ)

@@ -21,6 +21,7 @@ from ..._core.outbox.publisher import Answer
 from ..._core.outbox.requests import Message
 from ...errors import BrokerUnavailableError
 from ._function import AsyncCallablePublisher
+from ._urls import CHECK_BROKER
 
 __all__ = ["ConnectionPublisher"]
 
@@ -89,7 +90,8 @@ class ConnectionPublisher(AsyncCallablePublisher, abc.ABC):
         except lost as error:  # a TimeoutError is an OSError
             await self._drop()
             raise BrokerUnavailableError(
-                f"{self.broker} cannot be reached: {type(error).__name__}", blames="none"
+                f"{self.broker} cannot be reached: {type(error).__name__}; {CHECK_BROKER}",
+                blames="none",
             ) from error
 
     async def _send_one(self, message: Message) -> None:

@@ -16,10 +16,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from ..._core.outbox.publisher import Publisher
 from ..._values.settings import expect, refuse_unknown, suggestion
 from ...errors import ConfigurationError
-from ...stores._urls import SWITCH, Samples, check_driver_options, target_of, typed
+from ...stores._certificates import check_certificates
+from ...stores._urls import SWITCH, Samples, check_driver_options, expect_once, target_of, typed
 
 __all__ = [
     "AMQP",
+    "CHECK_BROKER",
     "SCHEMES",
     "check_kafka",
     "driver_url",
@@ -29,6 +31,9 @@ __all__ = [
     "refused_by_kafka",
     "server_url",
 ]
+
+CHECK_BROKER: Final = "check that it is up, and the address and login in its URL"
+"""What to do next, in the error of a broker that does not answer."""
 
 SCHEMES: Final[dict[str, str]] = {
     "http": "twicesafe.outbox.publishers.webhook:WebhookPublisher",
@@ -59,7 +64,9 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
     """
     parts = urlsplit(url)
     options, theirs = dict(ours), []
-    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    expect_once(given, ours)
+    for name, text in given:
         if name not in ours:
             theirs.append((name, text))
             continue
@@ -82,6 +89,10 @@ def server_url(
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     refuse_unknown(given, (*ours, *drivers), "option of this URL")
     check_driver_options(given.items(), drivers)
+    files = [(name, given.get(name, "")) for name in _CERTIFICATES]
+    if parts.scheme == "amqp" and any(path for _, path in files):
+        raise ConfigurationError("certificates are for TLS: write amqps:// instead of amqp://")
+    check_certificates(files, ("cafile",))
     for place in parts.netloc.rpartition("@")[2].split(","):
         try:
             server = urlsplit(f"//{place}")
@@ -102,6 +113,8 @@ _REDIS: Final[Samples] = {
     **dict.fromkeys(("socket_keepalive", "retry_on_timeout", "ssl_check_hostname"), SWITCH),
 }
 """redis-py reads a word that it does not know as true, in capital letters as in small ones."""
+
+_CERTIFICATES: Final = ("cafile", "certfile", "keyfile")
 
 AMQP: Final[Samples] = {
     "heartbeat": 60,

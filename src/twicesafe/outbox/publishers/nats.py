@@ -22,6 +22,7 @@ from ..._values.drivers import require
 from ...errors import BrokerUnavailableError
 from ._connection import ConnectionPublisher
 from ._header_lines import line_of
+from ._nats_client import nats_client
 from ._urls import server_url
 
 __all__ = ["JetStreamPublisher"]
@@ -58,9 +59,7 @@ class JetStreamPublisher(ConnectionPublisher):
         return cls(theirs, **options)
 
     async def _connect(self) -> None:
-        from nats.aio.client import Client
-
-        self._connection = Client()
+        self._connection = nats_client()
         await self._connection.connect(
             self._url, allow_reconnect=False, max_reconnect_attempts=1, error_cb=_quiet
         )

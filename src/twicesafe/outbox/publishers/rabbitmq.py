@@ -10,6 +10,7 @@ message that no queue takes is returned and counts as refused (``mandatory=false
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, Final, Self
 
 from ..._core.outbox.requests import Message
@@ -18,6 +19,9 @@ from ._connection import ConnectionPublisher
 from ._urls import AMQP, server_url
 
 __all__ = ["RabbitPublisher"]
+
+# Without a handler, Python would print the driver's errors, which we raise ourselves, to stderr.
+logging.getLogger("aiormq").addHandler(logging.NullHandler())
 
 OPTIONS: Final = {"exchange": "", "mandatory": True, "batch": 200, "timeout": 5.0}
 
