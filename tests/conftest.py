@@ -37,6 +37,8 @@ _OF_THE_CALLER = (
     "AWS_PROFILE",
     "AWS_ENDPOINT_URL",
     "DJANGO_SETTINGS_MODULE",
+    "TWICESAFE_APT",
+    "TWICESAFE_STORE_URL",
 )
 for _variable in [name for name in os.environ if name.startswith(_OF_THE_CALLER)]:
     del os.environ[_variable]

@@ -7,8 +7,11 @@ does not make it look hung.
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +145,33 @@ def test_draining_does_not_wait_for_what_hangs(url: str, put: Put, hanging: Hang
     finally:
         hanging.go_on.set()
         relay.close()
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_the_program_ends_although_a_call_hangs(tmp_path: Path, concurrency: int):
+    """Python waits for the threads of a pool, which never ended."""
+    program = f"""
+import sqlite3, threading
+from twicesafe import Outbox, OutboxRelay
+
+outbox = Outbox.open("sqlite:///{tmp_path / "shop.db"}")
+connection = sqlite3.connect("{tmp_path / "shop.db"}")
+with connection:
+    outbox.add(connection, topic="t", body="1")
+entered = threading.Event()
+
+def hang(message):
+    entered.set()
+    threading.Event().wait()
+
+relay = OutboxRelay(outbox.store, hang, concurrency={concurrency}).start()
+assert entered.wait(60)
+try:
+    relay.stop(grace=0.01)
+except TimeoutError:
+    print("it hangs")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "it hangs\n"), done.stderr

@@ -12,7 +12,7 @@ checked_store           checks the secret of hidden keys with the first claim
 batch_jobs              runs the handlers of a batch
 step_transaction        runs a step of a durable run in a separate transaction
 relay_runner            runs a relay
-consumer_runner         runs a consumer; `handler_threads`: the threads of its handlers
+consumer_runner         runs a consumer; `handler_threads`: the threads of its handlers, and of a relay's publisher
 adapting                blocking publishers and sources for an event loop, and async ones for threads
 embedding               the model that compares texts by meaning
 """

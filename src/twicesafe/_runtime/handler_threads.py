@@ -1,4 +1,4 @@
-"""The threads of a blocking consumer's handlers: only as many run as the handlers need.
+"""The threads of a blocking consumer's handlers, and of a relay's publisher: only as many run as they need.
 
 A thread that takes a job wakes one more thread if there are more jobs, and then runs its own. A handler that waits
 (for a server, a file) releases the interpreter to that other thread, which takes the next job, and so on. So all jobs
@@ -18,10 +18,13 @@ Job = Callable[[], None]
 
 
 class HandlerThreads:
-    """Up to `most` threads, which are started when they are needed. A job must not raise."""
+    """Up to `most` threads, which are started when they are needed. A job must not raise.
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
+    ``daemon``: the program may end while a job runs.
+    """
+
+    def __init__(self, most: int, name: str, *, daemon: bool = False) -> None:
+        self._most, self._name, self._daemon = most, name, daemon
         self._jobs: deque[Job] = deque()
         self._turn = threading.Semaphore(0)
         self._lock = threading.Lock()  # guards what follows
@@ -52,7 +55,7 @@ class HandlerThreads:
             elif self._started < self._most:
                 name = f"{self._name}_{self._started + 1}"
                 try:
-                    threading.Thread(target=self._work, name=name).start()
+                    threading.Thread(target=self._work, name=name, daemon=self._daemon).start()
                 except RuntimeError:  # the system has no thread left
                     if not self._started:
                         raise

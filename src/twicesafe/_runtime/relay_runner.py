@@ -11,7 +11,8 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 from .._core.driving import drive, drive_async
@@ -28,6 +29,7 @@ from .._core.outbox.relay_lease import (
 from .._core.outbox.relay_publish import publish_pending
 from ..errors import BrokerUnavailableError
 from .adapting import InThreads
+from .handler_threads import HandlerThreads
 
 __all__ = ["AsyncRelayRunner", "RelayRunner"]
 
@@ -51,8 +53,8 @@ class RelayRunner:
         self._ended: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self._publisher = publisher
-        self._pool = (
-            ThreadPoolExecutor(state.concurrency, "twicesafe-publish")
+        self._threads = (
+            HandlerThreads(state.concurrency, "twicesafe-publish", daemon=True)
             if state.concurrency > 1
             else None
         )
@@ -67,8 +69,8 @@ class RelayRunner:
             self._state.publishing_ended = True
             self._over.set()
             keeper.join()
-            if self._pool is not None:
-                self._pool.shutdown(wait=False)
+            if self._threads is not None:
+                self._threads.close()
 
     def stop(self) -> None:
         self._state.stopping = True
@@ -80,10 +82,10 @@ class RelayRunner:
     def _do(self, command: Any) -> Any:
         kind = type(command)
         if kind is Publish or kind is CheckBroker:
-            if self._pool is None:
+            if self._threads is None:
                 self._take(command)
             else:
-                self._pool.submit(self._take, command)
+                self._threads.run([partial(self._take, command)])
             return None
         if kind is Collect:
             return self._collect(command.seconds)
@@ -149,7 +151,7 @@ class AsyncRelayRunner:
         finally:
             self._state.publishing_ended = True
             self._over.set()
-            for task in self._under_way.values():
+            for task in (*self._under_way.values(), *self._given_up):
                 task.cancel()
             await asyncio.wait({keeper, *self._under_way.values()})
         keeper.result()
