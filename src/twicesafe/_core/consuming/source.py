@@ -18,7 +18,7 @@ decided by `flow`.
   with the names of the partitions. A running fetch then returns no more of their messages, and the
   flow starts no more of them. When the last of them has ended, the flow calls `release` with the same
   names, once. A source may wait for that,
-  but not longer than its broker allows. When a run has ended, `listen` gets None: nobody will call
+  but not longer than its broker allows. When a run has ended, `listen` gets None: no flow will call
   `release`, and a source that waits for it stops waiting.
 - Dead letters go through a publisher of the outbox: by default to `dead_url`, under `dead_topic`.
   `prepare_dead_letters` is called before the first one.
