@@ -13,6 +13,7 @@
     _connection     an async publisher on one connection, for RabbitMQ and NATS
     _signature      the signature of a webhook
     _header_lines   text as a header value, for HTTP and NATS
+    _nats_client    the client of NATS, which sends no login without TLS where the URL asks for it
     _kafka_wire     a message as a Kafka record
     _sqs_client     the client of SQS, and what its errors mean
 """
