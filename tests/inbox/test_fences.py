@@ -76,3 +76,22 @@ def test_of_two_runs_with_one_fence_the_resource_takes_one(
     assert [fence for fence, _ in runs] == [1, 1]
     assert sorted(taken for _, taken in runs) == [False, True]
     assert ledger.entries == [(1, "credit")]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
+def test_a_transaction_on_mariadb_holds_its_floor(shop_of: Callable[[str], Shop], many: bool):
+    """No sweep raises the floor that it has read: with the next floor, a fence would be given twice."""
+    shop = shop_of("pymysql")
+    sweeper = shop.another()
+    free = "SELECT one FROM twicesafe_meta FOR UPDATE SKIP LOCKED"
+    with shop.door.transaction():
+        if many:
+            shop.accept_many(["one", "two", "three"])
+        else:
+            shop.accept("one")
+        sweeper.begin()
+        while_open = len(sweeper.sql(free))
+        sweeper.rollback()
+    sweeper.begin()
+    assert len(sweeper.sql(free)) == while_open + 1
+    sweeper.rollback()

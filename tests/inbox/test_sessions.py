@@ -87,7 +87,7 @@ def test_character_sets_of_mariadb(shop_of: Callable[[str], Shop], kind: str, na
 def test_a_sqlalchemy_connection_that_streams(
     shop_of: Callable[[str], Shop], kind: str, options: dict[str, Any]
 ) -> None:
-    """Whoever reads many rows sets this for all statements of the connection."""
+    """An application that reads many rows sets this for all statements of the connection."""
     shop = shop_of(kind)
     shop.door.end(shop.door.connection.execution_options(**options))
     with shop.door.transaction():
