@@ -39,6 +39,30 @@ def test_waits_in_a_task_group_suspend_the_run() -> None:
     asyncio.run(main())
 
 
+def test_the_first_of_two_signals_may_end_the_run() -> None:
+    """The run was suspended until the other signal came, too."""
+
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://", policy=POLICY)
+
+        @receiver.durable(key="order", scope=("x",))
+        async def checkout(steps: Any, order: str) -> Any:
+            approved = asyncio.ensure_future(steps.wait("approved"))
+            cancelled = asyncio.ensure_future(steps.wait("cancelled"))
+            both = {approved, cancelled}
+            done, late = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for task in late:
+                task.cancel()
+            return [task.result() for task in done]
+
+        with pytest.raises(SuspendedError):
+            await checkout("o")
+        await receiver.signal(checkout.key("o"), "cancelled", "too late")
+        assert await checkout("o") == await checkout("o") == ["too late"]
+
+    asyncio.run(main())
+
+
 def test_an_error_beside_a_wait_in_a_task_group_is_a_failure() -> None:
     async def main() -> None:
         receiver = AsyncReceiver.open("memory://", policy=POLICY.replace(max_attempts=1))

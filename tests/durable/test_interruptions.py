@@ -30,6 +30,7 @@ from twicesafe.errors import (
     StoreUnavailableError,
     SuspendedError,
 )
+from twicesafe.stores._batching import uncancellable
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 MANY = POLICY.replace(max_attempts=50)
@@ -47,7 +48,7 @@ class Turns(AsyncMemoryStore):
         return answer
 
     def submit(self, request: Any) -> Any:
-        return asyncio.ensure_future(self.perform(request))
+        return uncancellable(self.perform(request))
 
 
 @pytest.mark.parametrize("store", [AsyncMemoryStore, Turns])

@@ -143,11 +143,7 @@ _stated = stated_outside(_FRAMEWORK, (ToolException,))
 
 
 def _states_not_done(error: BaseException) -> bool:
-    return isinstance(error, (_ArgumentsRefused, GraphBubbleUp)) or _stated(error)
-
-
-class _ArgumentsRefused(Exception):  # noqa: N818 - it never leaves this module
-    """LangChain refused the arguments, so the tool was not called."""
+    return isinstance(error, GraphBubbleUp) or _stated(error)
 
 
 class _ResultRefusedError(Exception):

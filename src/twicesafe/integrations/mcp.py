@@ -17,7 +17,8 @@ get ``idempotentHint``.
 
 A tool says that nothing was done by raising `ToolError` (with no other error behind it) or by a result with
 ``is_error``. What another server answers, behind a FastMCP proxy or called by the tool, does not say so, and
-neither does an error of another tool that this one called. A tool that asks the client for input must ask before its effect, because the next leg runs it again.
+neither does an error of another tool that this one called. A tool that asks the client for input must ask
+before its effect, because the next leg runs it again.
 """
 
 from __future__ import annotations

@@ -161,9 +161,9 @@ def _settled(
     if state.aborted is not None and all(isinstance(part, Unwind) for part in parts):
         return (yield from undo_all(call, state, reply))
     inner = [part for part in parts if is_unfinished(part)]
-    if (inner or state.suspends) and all(
-        isinstance(part, Unwind) or is_unfinished(part) for part in parts
-    ):
+    # A function that returned its answer does not wait for the branches that it left behind.
+    sleeps = bool(state.suspends) and (state.leaving or bool(parts))
+    if (inner or sleeps) and all(isinstance(part, Unwind) or is_unfinished(part) for part in parts):
         return (yield from suspend(call, state, inner))
     # Steps still run if the claim seems lost, and may be recorded.
     undoable = bool(state.undos or state.in_doubt or state.running or state.unregistered())
