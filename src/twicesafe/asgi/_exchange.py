@@ -277,7 +277,7 @@ def call_in(
 ) -> Generator[Any, Any, T]:
     """Call and await a function of the server in this context; the caller's task does the waiting.
 
-    `waits` is told what the function waits for: a future, or None.
+    `waits` gets what the function waits for: a future, or None.
     """
     run: Callable[..., Any] = context.run
     work = run(function, *words)
