@@ -85,6 +85,65 @@ async def test_a_server_that_cancels_its_task_does_not_cancel_the_handler():
     assert (await server.call())[1]["body"] == b"done"
 
 
+@pytest.mark.item("E5")
+@pytest.mark.parametrize("how, taken", [("cancels", 0), ("cancels", 1), ("reports", 1), ("reports", 2)])  # fmt: skip
+async def test_a_send_that_never_ends_does_not_outlast_its_client(how: str, taken: int):
+    """A layer outside may pass messages on by a queue that nothing reads any more."""
+    is_stuck = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in (start(), body(b"a", more=True), body(b"b", more=True), body(b"c")):
+            await send(message)
+
+    async def send(message: Any) -> None:
+        if len(server.sent) == taken:
+            is_stuck.set()
+            await asyncio.Event().wait()
+        server.sent.append(message)
+
+    server = Server(app)
+    server.send = send  # type: ignore[method-assign]
+    task = asyncio.create_task(server.call())
+    await is_stuck.wait()
+    (handler,) = server.layer._running
+    if how == "cancels":
+        task.cancel()
+    server.gone.set()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait_for(task, 60)
+    await asyncio.wait_for(handler, 60)
+    assert len(server.sent) == taken
+    assert await server.state() is State.COMPLETED
+    del server.send
+    assert (await server.call())[1]["body"] == b"abc"
+
+
+@pytest.mark.item("E4")
+async def test_a_handler_that_is_cancelled_while_it_sends_is_cancelled():
+    """Also if its client has left by then."""
+    is_stuck = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        await send(body(b"a", more=True))
+
+    async def send(message: Any) -> None:
+        is_stuck.set()
+        await asyncio.Event().wait()
+
+    server = Server(app)
+    server.send = send  # type: ignore[method-assign]
+    task = asyncio.create_task(server.call())
+    await is_stuck.wait()
+    (handler,) = server.layer._running
+    handler.cancel()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.wait({handler})
+    assert await server.state() is State.HELD
+
+
 @pytest.mark.item("E6", "K14")
 async def test_an_upload_that_is_shorter_than_announced_runs_nothing():
     """Whatever the server says about its end: Granian ends one that was reset over HTTP/2 as if it were whole."""

@@ -51,6 +51,7 @@ class AsgiExchange:
         "_recording",
         "_send",
         "_send_error",
+        "_send_waits_for",
         "_streams",
         "_watch",
         "over",
@@ -66,6 +67,8 @@ class AsgiExchange:
         self._receive, self._send, self._context = receive, send, context
         self._send_error: Exception | None = None
         """What the server's `send` raised. The server gets it back when the key is settled."""
+        self._send_waits_for: asyncio.Future[Any] | None = None
+        """What the server's `send` waits for, or waited for last."""
         self._is_gone = False
         """The client has disconnected."""
         self._watch: asyncio.Task[None] | None = None
@@ -190,14 +193,21 @@ class AsgiExchange:
         if self._is_gone:
             return
         try:
-            await call_in(self._context, self._send, message)
+            await call_in(self._context, self._send, message, waits=self._note_wait)
         except OSError:
             self.client_left()
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            self.client_left()  # only the send is cancelled: see there
         except Exception as error:
             if message["type"] not in _RESPONSE:
                 raise  # the server does not know it, and the application may do without
             self._send_error = self._send_error or error
             self.client_left()
+
+    def _note_wait(self, what: Any) -> None:
+        self._send_waits_for = what
 
     def _watch_client(self) -> None:
         if self._watch is None and not self._is_gone:
@@ -221,6 +231,8 @@ class AsgiExchange:
         self._is_gone = True
         if self._has_ended:
             return
+        if self._send_waits_for is not None:  # a send to a queue that nothing reads would never end
+            self._send_waits_for.cancel()
         self._report_disconnect()
         if not self.over.done():
             linger = seconds(self._exchange.rules.policy.linger)
@@ -251,11 +263,22 @@ async def _driven(flow: HttpFlow[None]) -> None:
     await drive_async(flow, perform)
 
 
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 @coroutine
 def call_in(
-    context: Context, function: Callable[..., Awaitable[T]], *words: Any
+    context: Context,
+    function: Callable[..., Awaitable[T]],
+    *words: Any,
+    waits: Callable[[Any], object] | None = None,
 ) -> Generator[Any, Any, T]:
-    """Call and await a function of the server in this context; the caller's task does the waiting."""
+    """Call and await a function of the server in this context; the caller's task does the waiting.
+
+    `waits` gets what the function waits for: a future, or None.
+    """
     run: Callable[..., Any] = context.run
     work = run(function, *words)
     if type(work) is not CoroutineType:
@@ -267,6 +290,8 @@ def call_in(
             awaited = run(act, given)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        if waits is not None:
+            waits(awaited)
         try:
             act, given = work.send, (yield awaited)
         except GeneratorExit:
