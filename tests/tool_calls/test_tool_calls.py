@@ -358,6 +358,11 @@ def probing(found: Any, **settings: Any) -> ToolRule:
     return ToolRule(identity=("order_id",), probe=lambda call: found, **settings)
 
 
+def test_a_probe_that_takes_no_call_is_refused_before_it_is_needed() -> None:
+    with pytest.raises(ConfigurationError, match=r"probe= is called with \(call\)"):
+        ToolRule(probe=lambda: None)  # type: ignore[arg-type,misc]
+
+
 def test_the_probe_finds_what_happened_in_the_same_call(bank: Bank) -> None:
     seen: list[ToolCall] = []
 
