@@ -116,6 +116,7 @@ class ToolRule:
 
 def check_rules(rules: Mapping[str, ToolRule]) -> dict[str, ToolRule]:
     """A copy of the rules by tool name; anything else is refused."""
+    expect(isinstance(rules, Mapping), "rules", rules, 'use a dictionary: {"charge": ToolRule(…)}')
     found = dict(rules)
     for name, rule in found.items():
         if not isinstance(rule, ToolRule):
