@@ -268,7 +268,7 @@ def identifier(name: object, what: str = "table") -> str:
     """A name that is safe in SQL. Any other name is refused, never quoted."""
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
         raise ConfigurationError(
-            f"{what} name {shown(name)[:60]} is refused: use 1 to 48 of a-z, 0-9 and _, not starting "
+            f"{what} name {shown(name)} is refused: use 1 to 48 of a-z, 0-9 and _, not starting "
             "with a digit"
         )
     return name
