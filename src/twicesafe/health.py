@@ -20,6 +20,7 @@ from ._core.health import Check, Health, Thresholds, thresholds_of
 from .errors import ConfigurationError
 from .receiver import AsyncReceiver, Receiver
 from .receiver._health import Cached, is_reachable, is_reachable_async
+from .receiver._receiver import check_any_receiver
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -42,6 +43,7 @@ def health_app(
     receiver: Receiver | AsyncReceiver, thresholds: Thresholds | None = None
 ) -> Callable[[_Message, Any, Any], Awaitable[None]]:
     """An ASGI application with ``/health`` and ``/ready``, to mount where only operators can reach it."""
+    check_any_receiver(receiver, "health_app")
     cached = Cached(receiver, thresholds_of(thresholds))
 
     async def ask(path: str) -> _Answer:

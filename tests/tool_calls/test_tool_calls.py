@@ -13,7 +13,7 @@ import pytest
 from twicesafe import AsyncReceiver, Policy, Receiver, State, current_key
 from twicesafe._core.tool_calls.answers import ToolAnswer
 from twicesafe._core.tool_calls.identity import approval_key, normalised
-from twicesafe._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
+from twicesafe._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule, check_rules
 from twicesafe._edges.tool_guard import Invocation, ToolGuard
 from twicesafe.errors import (
     ConfigurationError,
@@ -356,6 +356,16 @@ def refuse(*_: Any) -> None:
 
 def probing(found: Any, **settings: Any) -> ToolRule:
     return ToolRule(identity=("order_id",), probe=lambda call: found, **settings)
+
+
+def test_rules_that_are_no_dictionary_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"rules=.*use a dictionary"):
+        check_rules(["charge"])  # type: ignore[arg-type]
+
+
+def test_a_probe_that_takes_no_call_is_refused_before_it_is_needed() -> None:
+    with pytest.raises(ConfigurationError, match=r"probe= is called with \(call\)"):
+        ToolRule(probe=lambda: None)  # type: ignore[arg-type,misc]
 
 
 def test_the_probe_finds_what_happened_in_the_same_call(bank: Bank) -> None:

@@ -28,14 +28,16 @@ from twicesafe._engines.sqlite.settings import OPTIONS
 from twicesafe._proxy.settings import load
 from twicesafe._values.settings import refuse_unknown, seconds
 from twicesafe.client import RetryPolicy
+from twicesafe.client.httpx import RetryTransport
 from twicesafe.dashboard import Access
 from twicesafe.encryption import KeyRing
-from twicesafe.health import Thresholds
+from twicesafe.health import Thresholds, health_app
 from twicesafe.http import HttpPolicy
 from twicesafe.observers import LogObserver
 from twicesafe.outbox.publishers._urls import driver_url
 from twicesafe.stores import Capabilities
 from twicesafe.stores._urls import options_of
+from twicesafe.strategies import EventLog, Table
 
 
 def settings_of_users() -> Iterator[Any]:
@@ -197,3 +199,22 @@ def test_a_signer_a_key_ring_and_thresholds_are_checked_at_once():
         pytest.raises(ConfigurationError, match=r"use Thresholds\(…\)"),
     ):
         receiver.health({"held": 3})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["memory://", None, 3])
+def test_a_health_page_of_something_else_is_refused_before_the_first_probe(given: Any):
+    with pytest.raises(ConfigurationError, match="health_app needs a Receiver or an AsyncReceiver"):
+        health_app(given)
+
+
+def test_a_client_with_a_policy_or_budget_of_another_kind_is_refused_before_its_first_request():
+    with pytest.raises(ConfigurationError, match=r"use a RetryPolicy\(…\)"):
+        RetryTransport(policy=Policy())  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"use a Budget\(…\)"):
+        RetryTransport(budget=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [Table, EventLog])
+def test_a_table_name_that_is_no_text_is_refused_by_name(kind: Any):
+    with pytest.raises(ConfigurationError, match="table name 3 is refused"):
+        kind(3)

@@ -10,9 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from .._forking import RenewedLock
+from .._values.settings import expect
 from ..errors import ConfigurationError
 
-__all__ = ["Budget"]
+__all__ = ["Budget", "budget_of"]
+
+
+def budget_of(given: Budget | None) -> Budget:
+    """The budget that a client was given, or one of its own."""
+    if given is None:
+        return Budget()
+    expect(isinstance(given, Budget), "budget", given, "use a Budget(…)")
+    return given
 
 
 class Budget:

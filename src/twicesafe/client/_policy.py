@@ -20,7 +20,7 @@ from .._values.policy import Backoff
 from .._values.settings import Duration, expect, is_whole, seconds, suggesting
 from ..signing import KeySigner
 
-__all__ = ["TRY_AGAIN", "RetryPolicy"]
+__all__ = ["TRY_AGAIN", "RetryPolicy", "policy_of"]
 
 TRY_AGAIN: Final = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses after which the same request may succeed."""
@@ -70,6 +70,14 @@ class RetryPolicy:
     def replace(self, **changes: Any) -> Self:
         """This policy with some settings changed."""
         return replace(self, **changes)
+
+
+def policy_of(given: RetryPolicy | None) -> RetryPolicy:
+    """The policy that a client was given, or the default one."""
+    if given is None:
+        return RetryPolicy()
+    expect(isinstance(given, RetryPolicy), "policy", given, "use a RetryPolicy(…)")
+    return given
 
 
 def _check(policy: RetryPolicy) -> None:

@@ -17,9 +17,9 @@ from contextvars import ContextVar
 
 from .._core.driving import drive_async
 from .._values.drivers import driver
-from ._budget import Budget
+from ._budget import Budget, budget_of
 from ._final_answers import ResponseSummary, Unanswered, blames_certificate, read_ahead
-from ._policy import RetryPolicy
+from ._policy import RetryPolicy, policy_of
 from ._redirects import Root, is_redirect, start
 from ._sending import RetryPause, SendAttempt, send
 from ._sent import mark
@@ -54,8 +54,8 @@ class RetryMiddleware:
         budget: Budget | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self.policy = policy or RetryPolicy()
-        self.budget = budget or Budget()
+        self.policy = policy_of(policy)
+        self.budget = budget_of(budget)
         self._sleep = sleep
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:

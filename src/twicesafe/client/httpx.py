@@ -19,9 +19,9 @@ from typing import Any
 
 from .._core.driving import drive, drive_async
 from .._values.drivers import driver
-from ._budget import Budget
+from ._budget import Budget, budget_of
 from ._final_answers import ResponseSummary, Unanswered, blames_certificate, read_ahead
-from ._policy import RetryPolicy
+from ._policy import RetryPolicy, policy_of
 from ._redirects import ROOT, Root, is_redirect, start, take_off
 from ._sending import CallEnded, KeyedRequest, RetryPause, SendAttempt, send
 from ._sent import EXTENSION, mark
@@ -41,8 +41,8 @@ class _Retrying:
     """Shared by the blocking and the async transport: everything except I/O."""
 
     def __init__(self, policy: RetryPolicy | None, budget: Budget | None) -> None:
-        self.policy = policy or RetryPolicy()
-        self.budget = budget or Budget()
+        self.policy = policy_of(policy)
+        self.budget = budget_of(budget)
 
     def _call(self, request: httpx.Request) -> tuple[KeyedRequest | None, Root | None]:
         address = str(request.url.copy_with(fragment=None))

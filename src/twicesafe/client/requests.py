@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 from .._core.driving import drive
 from .._values.drivers import driver
 from ..errors import ConfigurationError
-from ._budget import Budget
+from ._budget import Budget, budget_of
 from ._final_answers import ResponseSummary, Unanswered, blames_certificate, read_ahead
-from ._policy import RetryPolicy
+from ._policy import RetryPolicy, policy_of
 from ._redirects import ROOT, is_redirect, start, take_off
 from ._sending import RetryPause, SendAttempt, send
 from ._sent import mark
@@ -57,8 +57,8 @@ class RetryAdapter(HTTPAdapter):
                 "max_retries is not supported here: set attempts=… of RetryPolicy instead"
             )
         super().__init__(**pools)
-        self.policy = policy or RetryPolicy()
-        self.budget = budget or Budget()
+        self.policy = policy_of(policy)
+        self.budget = budget_of(budget)
         self._sleep = sleep
 
     def send(

@@ -40,6 +40,7 @@ from ..errors import ConfigurationError, SchemaVersionError, TwicesafeError, Usa
 from ..observers._activity import Trouble
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._health import Cached
+from ..receiver._receiver import check_any_receiver
 from ..stores._urls import mask
 from ._filters import Filters
 from ._metrics import ServiceMetrics
@@ -78,10 +79,7 @@ class Backend:
         metrics: ServiceMetrics | None = None,
         consumers: Sequence[str] = (),
     ) -> None:
-        if not isinstance(receiver, Receiver | AsyncReceiver):
-            raise ConfigurationError(
-                f"dashboard needs a Receiver or an AsyncReceiver, and this is {type(receiver).__name__}"
-            )
+        check_any_receiver(receiver, "dashboard")
         self._receiver: Any = receiver
         self._is_async = isinstance(receiver, AsyncReceiver)
         self._cached = Cached(receiver, thresholds, SAMPLE)

@@ -21,9 +21,9 @@ from .._values.breaker import Breaker
 from .._values.keys import KeyLike
 from .._values.outcomes import Failure, Outcome
 from .._values.policy import Policy
-from ..errors import StoreUnavailableError, UsageError
+from ..errors import ConfigurationError, StoreUnavailableError, UsageError
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import check_store, default_url, open_async_store, open_store
+from ..stores._urls import check_store, default_url, mask, open_async_store, open_store
 from ._base import fallback_of, value_or_raise
 from ._batches import calls_of, checked_concurrency, merged
 from ._claim import AsyncClaim, Claim
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .._runtime.blocking import BlockingRuntime
     from .._runtime.event_loop import EventLoopRuntime
 
-__all__ = ["AsyncReceiver", "Receiver"]
+__all__ = ["AsyncReceiver", "Receiver", "check_any_receiver"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -376,3 +376,16 @@ class AsyncReceiver(
             return answered if type(answered) is Outcome else value_or_raise(answered)
 
         return answer
+
+
+def check_any_receiver(given: object, where: str) -> None:
+    """Raise if a layer that takes both kinds of receivers got something else."""
+    if not isinstance(given, Receiver | AsyncReceiver):
+        found = (
+            f"a URL: use Receiver.open({mask(given)!r})"
+            if isinstance(given, str)
+            else type(given).__name__
+        )
+        raise ConfigurationError(
+            f"{where} needs a Receiver or an AsyncReceiver, and this is {found}"
+        )

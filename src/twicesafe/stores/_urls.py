@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
 
 from .._values.hidden_keys import HiddenKeys
-from .._values.settings import expect, seconds, suggestion
+from .._values.settings import expect, seconds, shown, suggestion
 from ..errors import ConfigurationError, UsageError
 from ._base import AsyncStore, Store
 
@@ -276,11 +276,11 @@ _WEB: Final = ("http", "https")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
 
 
-def identifier(name: str, what: str = "table") -> str:
+def identifier(name: object, what: str = "table") -> str:
     """A name that is safe in SQL. Any other name is refused, never quoted."""
-    if not _IDENTIFIER.fullmatch(name):
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
         raise ConfigurationError(
-            f"{what} name {name[:60]!r} is refused: use 1 to 48 of a-z, 0-9 and _, not starting "
+            f"{what} name {shown(name)} is refused: use 1 to 48 of a-z, 0-9 and _, not starting "
             "with a digit"
         )
     return name

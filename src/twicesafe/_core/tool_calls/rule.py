@@ -18,6 +18,7 @@ from ..._values.keys import Key
 from ..._values.policy import Policy
 from ..._values.settings import Duration, expect, seconds, suggesting
 from ...errors import ConfigurationError
+from ..handler_call import expect_shape
 
 __all__ = ["Done", "NotDone", "Probe", "ToolCall", "ToolRule", "check_rules"]
 
@@ -102,7 +103,9 @@ class ToolRule:
             self.not_done,
             "use a tuple of exception types",
         )
-        expect(self.probe is None or callable(self.probe), "probe", self.probe, "use a function")
+        if self.probe is not None:
+            expect(callable(self.probe), "probe", self.probe, "use a function")
+            expect_shape(self.probe, "probe=", "call")
         for name in ("retention", "settles_within"):
             object.__setattr__(self, name, seconds(getattr(self, name), name))
 
@@ -113,6 +116,7 @@ class ToolRule:
 
 def check_rules(rules: Mapping[str, ToolRule]) -> dict[str, ToolRule]:
     """A copy of the rules by tool name; anything else is refused."""
+    expect(isinstance(rules, Mapping), "rules", rules, 'use a dictionary: {"charge": ToolRule(…)}')
     found = dict(rules)
     for name, rule in found.items():
         if not isinstance(rule, ToolRule):
