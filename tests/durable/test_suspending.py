@@ -577,7 +577,7 @@ def test_an_interrupted_completer_starts_no_more_runs(monkeypatch: pytest.Monkey
         both.wait(120)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("twicesafe.receiver._completer.wait", interrupt)
+    monkeypatch.setattr("concurrent.futures.wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         completer.run()
     assert len(started) == 2

@@ -22,7 +22,7 @@ NOT_BY_IMPORT = {
     "sqlite3", "psycopg", "psycopg_pool", "asyncpg", "redis", "valkey", "pymysql", "asyncmy",
     "aiomysql", "boto3", "pymongo", "httpx", "starlette", "uvicorn", "typer", "click", "rich",
     "pydantic", "attr", "attrs", "pytest", "hypothesis", "unittest", "multiprocessing",
-    "http.client", "ssl",
+    "http.client", "ssl", "asyncio", "pathlib", "random", "concurrent.futures",
 }  # fmt: skip
 
 WATCH = """

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -443,8 +442,8 @@ def test_the_workers_clock_does_not_go_back(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_boot_has_a_name_where_the_system_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clocks.boot_id() == clocks.boot_id()
 
-    def missing(self: Path) -> str:
+    def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(Path, "read_text", missing)
+    monkeypatch.setattr(clocks, "open", missing, raising=False)
     assert clocks.boot_id() == ""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 __all__ = [
@@ -64,6 +63,7 @@ def steady_wall_clock() -> Callable[[], int]:
 def boot_id() -> str:
     """Identifies this boot of this machine; empty if the system does not say."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
     except OSError:
         return ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -67,7 +66,8 @@ class KeySource(NamedTuple):
                 raise ConfigurationError(f"the variable {self.name} for {what} is not set")
             return found
         try:
-            return Path(self.name).read_text("ascii")
+            with open(self.name, encoding="ascii") as file:
+                return file.read()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
             raise ConfigurationError(

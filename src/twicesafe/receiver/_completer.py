@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,6 +27,7 @@ from ._batches import checked_concurrency
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     from ._receiver import AsyncReceiver, Receiver
 
@@ -108,6 +108,8 @@ class Completer(_CompleterBase):
 
     def run(self) -> None:
         """Work in this thread and in those of the runs, until another one calls `stop`."""
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(self._concurrency, "twicesafe-completer") as pool:
             try:
                 self._keep_looking(pool)
@@ -116,6 +118,8 @@ class Completer(_CompleterBase):
                 raise
 
     def _keep_looking(self, pool: ThreadPoolExecutor) -> None:
+        from concurrent.futures import FIRST_COMPLETED, wait
+
         left: set[Future[None]] = set()
         while not self._stopped.is_set():
             if len(left) < self._concurrency:  # long runs keep only their own slots

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.durable import run_operations
@@ -64,6 +63,8 @@ class Completes(ReceiverBase):
             for run in due:
                 self._complete(run, report, stops)
         else:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(concurrency, "twicesafe-completer") as pool:
                 for ended in [pool.submit(self._complete, run, report, stops) for run in due]:
                     ended.result()

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import functools
-import random
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -249,7 +248,9 @@ class Steps(_StepsBase):
 
     def random(self, name: str = "random") -> float:
         """Return a random number from 0 to 1: the same on every resume."""
-        return cast("float", self._take(self._drawn(name, random.random, float)))
+        from random import random
+
+        return cast("float", self._take(self._drawn(name, random, float)))
 
     def sleep(self, name: str, duration: Duration) -> None:
         """Sleep this long, counted from the first call.
@@ -338,7 +339,9 @@ class AsyncSteps(_StepsBase):
 
     async def random(self, name: str = "random") -> float:
         """Return a random number from 0 to 1: the same on every resume."""
-        return cast("float", await self._take(self._drawn(name, random.random, float)))
+        from random import random
+
+        return cast("float", await self._take(self._drawn(name, random, float)))
 
     async def sleep(self, name: str, duration: Duration) -> None:
         """Sleep this long, counted from the first call.

@@ -13,14 +13,16 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
 
 from .._values.hidden_keys import HiddenKeys
 from .._values.settings import expect, seconds, shown, suggestion
 from ..errors import ConfigurationError, UsageError
 from ._base import AsyncStore, Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "SCHEMES",
@@ -175,6 +177,8 @@ def default_url() -> str:
 
 
 def _data_folder() -> Path:
+    from pathlib import Path
+
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
