@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -174,6 +176,39 @@ async def test_rabbitmq_away():
 
 
 # --- Kafka ---------------------------------------------------------------------------------------------
+
+
+def test_a_failed_connection_to_rabbitmq_is_closed(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise its finalizer closes it, which fails in a thread without the loop, with a warning."""
+    from aio_pika import Connection
+
+    close, closed = Connection.close, []
+
+    async def noted(self: Any, *args: Any) -> None:
+        closed.append(self)
+        await close(self, *args)
+
+    monkeypatch.setattr(Connection, "close", noted)
+    publisher = open_publisher(f"amqp://guest:guest@127.0.0.1:{free_port()}/?timeout=2")
+    with pytest.raises(BrokerUnavailableError):
+        asyncio.run(publisher.check())
+    assert [connection.is_closed for connection in closed] == [True]
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "nats"])
+async def test_a_cancelled_connection_is_closed(scheme: str):
+    """The relay gives up a call that takes too long; the next one connects again."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        publisher = open_publisher(f"{scheme}://127.0.0.1:{port}/?timeout=60")
+        waiting = asyncio.ensure_future(publisher.publish([Message("m-1", "orders", b"{}")]))
+        accepted = await asyncio.to_thread(silent.accept)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        accepted[0].close()
+    with pytest.raises(BrokerUnavailableError):
+        await publisher.publish([Message("m-1", "orders", b"{}")])
 
 
 def test_kafka(kafka: Any, kafka_url: str):

@@ -116,7 +116,8 @@ class RabbitSource(ConnectionSource):
         self._come.clear()
         self._held.clear()
         self._leaving = False
-        self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
+        self._connection = aio_pika.Connection(aio_pika.connection.make_url(self._url))
+        await self._connection.connect(timeout=self._timeout)
         channel = await self._connection.channel(publisher_confirms=False)
         await channel.set_qos(prefetch_count=self.most_held)
         await channel.get_queue(self._queue, ensure=True)

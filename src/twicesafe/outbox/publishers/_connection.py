@@ -87,8 +87,10 @@ class ConnectionPublisher(AsyncCallablePublisher, abc.ABC):
         try:
             async with asyncio.timeout(self._timeout):
                 await self._connect()
-        except lost as error:  # a TimeoutError is an OSError
+        except BaseException as error:
             await self._drop()
+            if not isinstance(error, lost):  # a TimeoutError is an OSError
+                raise
             raise BrokerUnavailableError(
                 f"{self.broker} cannot be reached: {type(error).__name__}; {CHECK_BROKER}",
                 blames="none",

@@ -57,7 +57,8 @@ class RabbitPublisher(ConnectionPublisher):
     async def _connect(self) -> None:
         import aio_pika
 
-        self._connection = await aio_pika.connect(self._url, timeout=self._timeout)
+        self._connection = aio_pika.Connection(aio_pika.connection.make_url(self._url))
+        await self._connection.connect(timeout=self._timeout)
         self._channel = await self._connection.channel(
             publisher_confirms=True, on_return_raises=True
         )
