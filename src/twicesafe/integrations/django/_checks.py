@@ -13,6 +13,7 @@ creates the tables.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error
@@ -67,7 +68,9 @@ def check_store(app_configs: Any = None, databases: Any = None, **more: Any) -> 
     try:
         if is_missing(url):
             return []  # a file that the first request creates
-        Receiver.open(f"{url}{'&' if '?' in url else '?'}migrate=false").close()
+        place, _, given = url.partition("?")
+        options = {**dict(parse_qsl(given, keep_blank_values=True)), "migrate": "false"}
+        Receiver.open(f"{place}?{urlencode(options)}").close()
     except SchemaVersionError as error:
         hint = "run `manage.py twicesafe migrate`"
         return [Warned(f"twicesafe: {error}", hint=hint, id="twicesafe.W004")]
