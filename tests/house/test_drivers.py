@@ -183,7 +183,7 @@ def test_every_extra_brings_its_drivers():
 
 OF_THE_USER = {
     "aiomysql", "annotationlib", "asgiref", "asyncmy", "django", "fastapi", "hypothesis",
-    "jsonschema", "pydantic", "pytest", "sqlalchemy", "sqlite3", "urllib3",
+    "pytest", "sqlalchemy", "sqlite3", "urllib3",
 }  # fmt: skip
 """Their objects are handed to us, or another package brings them; some are a newer Python's own."""
 

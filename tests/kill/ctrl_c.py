@@ -1,7 +1,7 @@
-"""ctrl_c.py URL SEED ROUNDS: a worker that is interrupted at random moments, and lives on.
+"""ctrl_c.py URL SEED INTERRUPTS: a worker that is interrupted at random moments, and lives on.
 
-Each round delivers one key with an alarm set that raises KeyboardInterrupt wherever it is met.
-Then every key is delivered again. Prints what was seen, as JSON.
+Each round delivers one key with an alarm set that raises KeyboardInterrupt wherever it is met, until
+this many deliveries were interrupted. Then every key is delivered again. Prints what was seen, as JSON.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from collections import Counter
 from twicesafe import Policy, Receiver, State
 
 
-def main(url: str, seed: int, rounds: int) -> dict[str, object]:
+def main(url: str, seed: int, wanted: int) -> dict[str, object]:
     rng = random.Random(seed)
     effects: Counter[str] = Counter()
     states: dict[str, str] = {}
-    interrupts = 0
+    interrupts, keys = 0, list[str]()
 
     def handle(key: str) -> str:
         effects[key] += 1
         return key
 
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    keys = [f"k-{number}" for number in range(rounds)]
     with Receiver.open(url, policy=Policy(lease=2, wait=60)) as receiver:
         receiver.process("warm", handle, "warm")
-        for key in keys:
+        while interrupts < wanted:
+            key = f"k-{len(keys)}"
+            keys.append(key)
             try:
                 signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00001, 0.004))
                 receiver.process(key, handle, key)

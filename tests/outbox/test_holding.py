@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.polling import until
 from twicesafe import Backoff, StoreUnavailableError
 from twicesafe._core.outbox.relay_lease import Collect, Publish, RelayState
 from twicesafe._core.outbox.relay_publish import publish_pending
@@ -185,7 +186,7 @@ async def test_relays_are_listed_with_what_waits_in_their_slots(url: str, outbox
     port.perform(Heartbeat(b"b" * 16, 60_000))
     found = outbox.relays()
     assert (found.unserved, sum(one.pending for one in found.relays)) == (0, 2)
-    assert max(one.oldest_age for one in found.relays) > 0
+    until(lambda: max(one.oldest_age for one in outbox.relays().relays) > 0)
     port.perform(Heartbeat(b"a" * 16, 60_000, leave=True))
     async with AsyncOutbox.open(url) as other:
         assert [one.id[:2] for one in (await other.relays()).relays] == ["62"]
