@@ -29,6 +29,12 @@ MODULES = {
     DBOS: "dbos",
     ASGI_IDEMPOTENCY_HEADER: "idempotency_header_middleware",
 }
+# What an import needs, where that is more than the package of this name. The last one imports FastAPI and redis
+# in any case; its extras pin old versions of them.
+REQUIREMENTS: dict[str, tuple[str, ...]] = {
+    POWERTOOLS: ("aws-lambda-powertools[aws-sdk]",),
+    ASGI_IDEMPOTENCY_HEADER: (ASGI_IDEMPOTENCY_HEADER, "fastapi", "redis"),
+}
 PACKAGES = (
     EXACTLY_ONCE,
     IDEMKIT,
