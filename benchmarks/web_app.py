@@ -71,7 +71,7 @@ def main(name: str, url: str, port: str) -> None:
     warnings.simplefilter("ignore")
     app = application()
     GUARDS[name](app, url)
-    uvicorn.run(app, port=int(port), log_level="critical", access_log=False)
+    uvicorn.run(app, port=int(port), loop="asyncio", log_level="critical", access_log=False)
 
 
 if __name__ == "__main__":

@@ -308,7 +308,13 @@ class AsgiServer:
 
     def _made(self) -> uvicorn.Server:
         config = uvicorn.Config(
-            self._call, log_config=None, lifespan="off", interface="asgi3", ws="none", http="h11"
+            self._call,
+            loop="asyncio",  # the matrices of real servers have uvloop too
+            http="h11",
+            ws="none",
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
         )
         return uvicorn.Server(config)
 

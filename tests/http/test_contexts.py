@@ -32,8 +32,8 @@ GRANIAN = "granian --port {port} --log-level warning {app} --interface "
 GUNICORN = "gunicorn {app} --bind 127.0.0.1:{port} --workers 1 --log-level warning "
 
 SERVERS: dict[str, tuple[str, str]] = {
-    "uvicorn-h11": (UVICORN + "h11", "asgi"),
-    "uvicorn-httptools": (UVICORN + "httptools", "asgi"),
+    "uvicorn-h11": (UVICORN + "h11 --loop asyncio", "asgi"),
+    "uvicorn-httptools": (UVICORN + "httptools --loop uvloop", "asgi"),
     "hypercorn": (HYPERCORN, "asgi"),
     "granian-asgi": (GRANIAN + "asgi", "asgi"),
     "granian-wsgi": (GRANIAN + "wsgi", "wsgi"),
@@ -41,8 +41,8 @@ SERVERS: dict[str, tuple[str, str]] = {
     "gunicorn-gthread": (GUNICORN + "--worker-class gthread --threads 1", "wsgi"),
     "wsgiref": (f"{SITE} wsgiref {{port}}", "wsgi"),
     "django-runserver": (f"{SITE} runserver --noreload --nothreading {{port}}", "django_wsgi"),
-    "django-uvicorn-h11": (UVICORN + "h11", "django_asgi"),
-    "django-uvicorn-httptools": (UVICORN + "httptools", "django_asgi"),
+    "django-uvicorn-h11": (UVICORN + "h11 --loop asyncio", "django_asgi"),
+    "django-uvicorn-httptools": (UVICORN + "httptools --loop uvloop", "django_asgi"),
     "django-gunicorn": (GUNICORN + "--worker-class gthread --threads 1", "django_wsgi"),
 }
 ONE_BY_ONE = {"gunicorn-sync", "wsgiref", "django-runserver"}

@@ -20,8 +20,8 @@ from tests.http.test_servers import Running
 SITE = "tests.http.upload_site"
 SERVERS: dict[str, tuple[str, str, int]] = {
     # the last: the answer to a whole upload that comes in chunks
-    "uvicorn-h11": (UVICORN + "h11", "asgi", 201),
-    "uvicorn-httptools": (UVICORN + "httptools", "asgi", 201),
+    "uvicorn-h11": (UVICORN + "h11 --loop asyncio", "asgi", 201),
+    "uvicorn-httptools": (UVICORN + "httptools --loop uvloop", "asgi", 201),
     "hypercorn": (HYPERCORN, "asgi", 201),
     "granian-asgi": (GRANIAN + "asgi", "asgi", 201),
     "granian-wsgi": (GRANIAN + "wsgi", "wsgi", 411),

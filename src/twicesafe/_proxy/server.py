@@ -50,6 +50,7 @@ def server(
     settings = {"client_timeout": client_timeout, "most": max_head, "base": problem_base}
     config = uvicorn.Config(
         app,
+        loop="asyncio",  # as a worker runs it, also where uvloop is installed
         http=type("Listening", (_Listening,), settings),
         ws="none",
         lifespan="off",
