@@ -388,6 +388,26 @@ def test_the_longer_it_takes_to_read_the_parked_lanes_the_less_often_they_are_re
     assert 2 < len(reads) < 6  # 2 % of 400 seconds
 
 
+def test_a_read_that_took_an_hour_does_not_hide_lanes_for_two_days() -> None:
+    """The process was suspended in it. Until the next read, what is behind another consumer's dead letter runs."""
+    bench = Bench(ordered=True)
+    perform = bench._perform
+
+    def suspended(command: Any) -> Any:
+        if isinstance(command, ReadParkedLanes) and not bench.parked:
+            bench.now += 3600
+        return perform(command)
+
+    bench._perform = suspended  # type: ignore[method-assign]
+    bench.fetched(message("a", "k"))
+    bench.happens(HandlerEnded(1, Returned(None)))
+    bench.now += 600
+    bench.parked = [lane_of(message("b", "k"))]  # by another consumer
+    bench.fetched(message("b", "k"))
+    bench.happens()
+    assert bench.dead == ["b: an earlier message of key 'k' is dead"]
+
+
 def test_acknowledgements_that_wait_count_as_held() -> None:
     bench = Bench(concurrency=4, batch=4, most_held=4)
     bench.fetched(*(message(id_) for id_ in "abcd"))

@@ -46,7 +46,10 @@ __all__ = ["FollowsDeadLetter", "Starting"]
 LANES_KNOWN_FOR: Final = 5.0
 """Seconds for which the list of parked lanes is not read again…"""
 READING_LANES: Final = 0.02
-"""…and the largest part of the time that is spent reading it: some stores read all their records for it."""
+"""…the largest part of the time that is spent reading it: some stores read all their records for it…"""
+LANES_KNOWN_AT_MOST: Final = 300.0
+"""…and the limit: one read may take long because the process or the store was stopped, and until the next one
+the messages behind another consumer's dead letter run."""
 
 MARK_KEPT: Final = 60_000
 """Milliseconds for which a mark is kept that has counted nothing."""
@@ -288,7 +291,8 @@ class Starting:
             return False
         self.parked, self._lanes_read = set(parked), now
         took = self._state.clock() - now
-        self._lanes_known_for = max(LANES_KNOWN_FOR, took / READING_LANES)
+        known_for = max(LANES_KNOWN_FOR, took / READING_LANES)
+        self._lanes_known_for = min(known_for, LANES_KNOWN_AT_MOST)
         return True
 
 
