@@ -78,6 +78,18 @@ def test_a_default_that_is_said_is_the_default_and_another_value_is_another_requ
             after("o-1", **changed)
 
 
+def test_a_first_argument_of_none_is_compared_too(receiver: Receiver) -> None:
+    """Beside a default, it was no fingerprint at all: any other argument had its answer."""
+
+    @receiver.durable(key="number", scope=["none"])
+    def checkout(steps: Steps, order: str | None, number: str = "1") -> str | None:
+        return order
+
+    assert checkout(None) is None
+    with pytest.raises(FingerprintMismatchError):
+        checkout("o-1")
+
+
 def test_a_step_may_get_a_parameter_with_a_default(receiver: Receiver) -> None:
     """The resumed run raised `StepMismatchError` until it was parked."""
 

@@ -344,3 +344,41 @@ def test_a_new_parameter_with_a_default_is_no_other_request(settings: Any) -> No
         assert before(order, 5) == after(order, 5) == after(order, 5, False) == "first"
         with suppress(FingerprintMismatchError):
             assert after(order, 5, gift=True) == "ran again"
+
+
+def ship(order: Any) -> str:
+    return "first"
+
+
+def ship_more(order: Any, express: bool = False, *a: str, **b: str) -> str:
+    return "ran again"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"key": lambda order, *_, **__: order["id"], "fingerprint": True}, {}]
+)
+@pytest.mark.parametrize("order", [{"id": "o-1"}, {"id": "o-1", "express": True}])
+def test_a_second_parameter_with_a_default_is_no_other_request(settings: Any, order: Any) -> None:
+    """A single argument is compared by its own fields, and was no longer: the repeat was refused, or ran again."""
+    with Receiver.open("memory://") as receiver:
+        before, after = (
+            receiver.idempotent(scope=["ship"], **settings)(function)
+            for function in (ship, ship_more)
+        )
+        assert before(order) == after(order) == after(order, express=False) == "first"
+        with suppress(FingerprintMismatchError):
+            assert after(order, express=True) == "ran again"
+
+
+def echo(order: Any = None, express: Any = None) -> Any:
+    return order, express
+
+
+def test_an_argument_that_looks_like_arguments_is_another_request() -> None:
+    with Receiver.open("memory://") as receiver:
+        shipped = receiver.idempotent()(echo)
+        both = shipped("o-1", True)
+        for one in ({"order": "o-1", "express": True}, {"express": True}, {}, None):
+            assert shipped(one) == (one, None)
+            assert shipped(order="o-1", express=True) == both
+        assert shipped(express=True) == (None, True)

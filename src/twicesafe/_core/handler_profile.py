@@ -23,6 +23,7 @@ __all__ = [
     "FingerprintSetting",
     "HandlerProfile",
     "claimed_content",
+    "content_of",
     "profile_of",
     "without_defaults",
 ]
@@ -166,13 +167,8 @@ class HandlerProfile:
             self._fitting.add(shape)
 
     def content(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The content that identifies a call. A single argument is used directly, so that a
-        mismatch can name *its* fields."""
-        bound = self.named(args, kwargs)
-        if len(self.parameters) == 1 and len(bound) == 1:
-            (alone,) = bound.values()
-            return alone
-        return without_defaults(bound, self._defaults)
+        """The content that identifies a call."""
+        return content_of(self.named(args, kwargs), self._defaults, self.parameters)
 
     def fingerprint(
         self, setting: FingerprintSetting, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -197,6 +193,19 @@ def without_defaults(named: dict[str, Any], defaults: Mapping[str, Any]) -> dict
         return named
     usual = {name for name in said if _equal(named[name], defaults[name])}
     return {name: value for name, value in named.items() if name not in usual}
+
+
+def content_of(
+    named: dict[str, Any], defaults: Mapping[str, Any], parameters: Sequence[str]
+) -> Any:
+    """What a caller said. If that is only the first argument, and it has fields, it is used directly, so that a
+    mismatch can name *them*; but not if it looks like the arguments of another call.
+    """
+    said = without_defaults(named, defaults)
+    if len(said) != 1 or not parameters or parameters[0] not in said:
+        return said
+    alone = said[parameters[0]]
+    return said if set(field_names(alone)) <= set(parameters) else alone
 
 
 def _equal(value: Any, default: Any) -> bool:

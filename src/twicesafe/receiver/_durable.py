@@ -39,7 +39,7 @@ from .._core.handler_scope import scope_of_function
 from .._core.protocol import Claimed, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._values.context import scope_of_context
-from .._values.fingerprint import field_names, stated
+from .._values.fingerprint import field_names, fingerprint, stated
 from .._values.keys import Key, KeyLike, new_owner
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
@@ -222,13 +222,10 @@ class _DurableBase(Generic[P]):
         setting = self._given.fingerprint
         if setting is False:
             return None, None
-        content: Any = named
         if setting is None or setting is True:
-            content = self._arguments.said(named)
-            if len(content) == 1 and self._arguments.names[0] in content:
-                (content,) = content.values()  # so that a mismatch names *its* fields
-        else:
-            content = setting(*args, **kwargs) if callable(setting) else setting
+            content: Any = self._arguments.content(named)
+            return fingerprint(content), functools.partial(field_names, content)
+        content = setting(*args, **kwargs) if callable(setting) else setting
         return stated(content), functools.partial(field_names, content)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from .._core.handler_call import name_of
-from .._core.handler_profile import without_defaults
+from .._core.handler_profile import content_of, without_defaults
 from .._values.codecs import Codec, resolve_parameter_types
 from .._values.signed_key import SignedKey
 from ..errors import (
@@ -70,6 +70,10 @@ class DurableArguments:
     def said(self, named: dict[str, Any]) -> dict[str, Any]:
         """Without the arguments that are equal to their defaults: for what is compared."""
         return without_defaults(named, self._defaults)
+
+    def content(self, named: dict[str, Any]) -> Any:
+        """The same, as the content that a fingerprint compares."""
+        return content_of(named, self._defaults, self.names)
 
     def encode(self, named: dict[str, Any], around: tuple[str, ...], codec: Codec) -> bytes:
         """`around`: the scope of the `key_scope` blocks around the call."""
