@@ -514,6 +514,15 @@ def test_after_a_no_corrected_arguments_are_another_question(bank: Bank) -> None
     assert bank.charged == ["o-1"]
 
 
+def test_after_many_noes_the_next_question_is_asked_too(bank: Bank) -> None:
+    """The sixth was not asked: the model was told to wait for a person, who could not say yes."""
+    for cents in range(1000, 100, -100):
+        approve(bank, bank.charge(ASKING, cents=cents), "too much")
+        assert bank.charge(ASKING, cents=cents).state == "refused"
+    approve(bank, bank.charge(ASKING, cents=100))
+    assert bank.charge(ASKING, cents=100).state == "done"
+
+
 def test_a_yes_is_for_one_run(bank: Bank) -> None:
     waiting = bank.charge(ASKING)
     bank.clock.advance(3600)

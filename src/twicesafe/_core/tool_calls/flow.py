@@ -342,8 +342,8 @@ def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[ToolAnswer | None]:
 
     Other arguments than those that a person refused are a question of their own, in the next round.
     """
-    round_, key = 0, approval_key(call.key)
-    for _ in range(LOOKS):
+    round_, looks, key = 0, 0, approval_key(call.key)
+    while looks < LOOKS:
         try:
             said = yield Approval(key, _question(call))
         except SuspendedError:
@@ -355,6 +355,7 @@ def _approval(rule: ToolRule, call: ToolCall) -> ToolFlow[ToolAnswer | None]:
             round_ += 1
             key = approval_key(call.key, round_)
             continue
+        looks += 1
         # An older one may belong to a run whose record is gone: one yes is for one run.
         record: Record | None = yield LookUp(key)
         now = yield Now()
