@@ -13,6 +13,7 @@ from twicesafe import (
     NotStorableError,
     ParkedError,
     Policy,
+    Receiver,
     RememberedFailureError,
     ResultUnavailableError,
     State,
@@ -268,3 +269,17 @@ def test_a_handler_that_accepts_its_own_key_gets_an_error(lean_shop: Shop):
             shop.process("m-1", twice(many))
     with shop.door.transaction():
         assert shop.accept_many(["m-0", "m-2"]) == [True, True]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
+def test_a_handler_accepts_the_key_that_it_runs_under_in_another_store(lean_shop: Shop, many: bool):
+    """A lease in one store around a transaction in another: the claim of the key is no record of the inbox."""
+    shop = lean_shop
+
+    def work() -> Any:
+        with shop.door.transaction():
+            return shop.accept_many(["m-1"]) if many else [shop.accept("m-1")]
+
+    with Receiver.open("memory://") as receiver:
+        assert receiver.process("m-1", work).value == [True]
+    assert work() == [False]

@@ -212,10 +212,11 @@ def refuse_mismatch(call: Call, stored: bytes | None, known: bool = False) -> No
     )
 
 
-def refuse_own_wait(call: Call) -> None:
+def refuse_own_wait(call: Call, lease: float | None = None) -> None:
+    """``lease``: of the claims that count; None: all do."""
     claim = active.get()
     while claim is not None:
-        if claim.key.id == call.key.id:
+        if claim.key.id == call.key.id and lease in (None, claim.lease):
             _refuse(
                 call,
                 StillInProgressError(

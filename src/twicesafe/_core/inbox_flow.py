@@ -73,8 +73,11 @@ def accepted(call: Call, answer: Claimed) -> bool:
 
 
 def accept(call: Call) -> Flow[bool]:
-    """Record a message as done, before the caller does the work in the same transaction."""
-    refuse_own_wait(call)
+    """Record a message as done, before the caller does the work in the same transaction.
+
+    A receiver's claim of the same key may be in another store, so the record decides.
+    """
+    refuse_own_wait(call, FOREVER)
     try:
         entered: Entered = yield entry(call, done=True)
     except AtomicityBrokenError as error:
@@ -86,7 +89,7 @@ def accept_many(calls: list[Call]) -> Flow[list[bool]]:
     """`accept` for many. A key that occurs twice in one batch is new only once."""
     first = {call.key.id: call for call in reversed(calls)}
     for call in first.values():
-        refuse_own_wait(call)
+        refuse_own_wait(call, FOREVER)
     asks = [entry(call, done=True) for call in reversed(first.values())]
     try:
         entered: list[Entered] = yield EnterMany(asks)
