@@ -199,6 +199,18 @@ async def test_an_error_that_the_policy_remembers_is_final(receiver: AsyncReceiv
     assert shop.charged == ["o-1"]
 
 
+async def test_an_error_that_the_tool_made_of_a_remembered_one_is_unknown(
+    receiver: AsyncReceiver,
+) -> None:
+    """It was recorded as the declined card that led to it, whatever the tool had done since."""
+    shop = Shop(receiver.options(policy=Policy(wait=0, remember=(DeclinedError,))))
+    shop.trouble = TimeoutError("the second card did not answer")
+    shop.trouble.__cause__ = DeclinedError("the first card was declined")
+    for _ in range(2):
+        assert (await charged(shop)).meta["dev.twicesafe/state"] == "unknown"
+    assert shop.charged == ["o-1"]
+
+
 async def test_arguments_that_do_not_fit_can_be_corrected(receiver: AsyncReceiver) -> None:
     shop = Shop(receiver)
     refused = await charged(shop, cents="a lot")

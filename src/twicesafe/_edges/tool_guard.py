@@ -86,6 +86,7 @@ class ToolGuard(Generic[R]):
 
     ``keep`` turns a framework's result into what is recorded of it. ``is_final``: False if the result
     says that nothing was done. ``states_not_done``: True if an error of the framework says so.
+    ``wrappers``: the packages of the framework, if they wrap what a tool raises.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class ToolGuard(Generic[R]):
         keep: Callable[[Any], Any],
         is_final: Callable[[Any], bool] = lambda _: True,
         states_not_done: Statement = lambda _: False,
+        wrappers: tuple[str, ...] = (),
     ) -> None:
         self.rules = check_rules(rules)
         self.is_blocking = isinstance(receiver, Receiver)
@@ -120,6 +122,7 @@ class ToolGuard(Generic[R]):
             if rule.approval
         }
         self._keep, self._is_final, self._states = keep, is_final, states_not_done
+        self._wrappers = wrappers
         self._claim_type = EdgeClaim if self.is_blocking else AsyncEdgeClaim
         self._checked: set[str] = set()
         self._missed: set[str] = set()
@@ -243,8 +246,8 @@ class _Exchange:
         self.claims: list[Any] = []
 
     def flow(self) -> ToolFlow[ToolAnswer]:
-        remember = self._receiver.policy.remember
-        return call_tool(self._rule, self._call, self._guard._states, remember)
+        remember, guard = self._receiver.policy.remember, self._guard
+        return call_tool(self._rule, self._call, guard._states, remember, guard._wrappers)
 
     def perform(self, command: Any) -> Any:
         kind = type(command)

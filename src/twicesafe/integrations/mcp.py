@@ -53,6 +53,7 @@ with driver("fastmcp"):
 __all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
 
 _KEPT: Final = "twicesafe.mcp"
+_FRAMEWORK: Final = ("fastmcp",)
 _HASHED: Final = re.compile(r"([0-9a-f]{12})_(.+)")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
 """In an output schema: FastMCP puts the value of the function under ``result``."""
@@ -84,6 +85,7 @@ class IdempotentTools(Middleware):
                 not result.is_error and not isinstance(result, InputRequiredToolResult)
             ),
             states_not_done=_states_not_done,
+            wrappers=_FRAMEWORK,
         )
 
     async def on_list_tools(
@@ -174,7 +176,7 @@ class _ElsewhereError(ToolError):
         self.result = result
 
 
-_stated = stated_outside(("fastmcp",), (ToolError,))
+_stated = stated_outside(_FRAMEWORK, (ToolError,))
 
 
 def _states_not_done(error: BaseException) -> bool:

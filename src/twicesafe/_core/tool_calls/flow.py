@@ -188,13 +188,15 @@ def call_tool(
     call: ToolCall,
     states: Statement,
     remember: tuple[type[BaseException], ...] = (),
+    wrappers: tuple[str, ...] = (),
 ) -> ToolFlow[ToolAnswer]:
     """One call, from its key to its answer. Raises what the tool raised, if nothing was done.
 
-    ``states``: the errors by which a tool of this framework says that nothing was done.
+    ``states``: the errors by which a tool of this framework says that nothing was done. ``wrappers``: the packages
+    that wrap what a tool raises.
     """
     try:
-        ended = yield from _called(rule, call, states, remember)
+        ended = yield from _called(rule, call, states, remember, wrappers)
     except ConfigurationError:
         raise
     except TwicesafeError as error:
@@ -209,6 +211,7 @@ def _called(
     call: ToolCall,
     states: Statement,
     remember: tuple[type[BaseException], ...],
+    wrappers: tuple[str, ...],
 ) -> ToolFlow[ToolAnswer | Exception]:
     has_run = is_approved = False
     for _ in range(LOOKS):
@@ -230,7 +233,7 @@ def _called(
         if rule.approval and not is_approved:  # its record ended or expired while we looked
             yield Withdraw(claim)
             continue
-        ended = yield from _run(rule, call, claim, states, remember)
+        ended = yield from _run(rule, call, claim, states, remember, wrappers)
         if ended is not None:
             return ended
         has_run = True
@@ -243,6 +246,7 @@ def _run(
     claim: CallClaim,
     states: Statement,
     remember: tuple[type[BaseException], ...],
+    wrappers: tuple[str, ...],
 ) -> ToolFlow[ToolAnswer | Exception | None]:
     """The tool under its claim. An error: the tool raised it. None: unknown, and the key is held."""
     unknown = ToolAnswer(state="unknown", tool=call.tool, key=call.key)
@@ -256,7 +260,7 @@ def _run(
                 return error
             why = text_of(stated) or "it gave no reason"
             return ToolAnswer(state="not_done", tool=call.tool, key=call.key, reason=why)
-        final = remembered(error, remember)
+        final = remembered(error, remember, wrappers)
         if rule.takeover == "retry" or final is not None:
             yield LeaveClaim(claim, final or error)
             return error

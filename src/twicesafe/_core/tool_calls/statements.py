@@ -36,12 +36,15 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def remembered(
-    error: BaseException, kinds: tuple[type[BaseException], ...]
+    error: BaseException, kinds: tuple[type[BaseException], ...], packages: tuple[str, ...]
 ) -> BaseException | None:
-    """The error that the policy remembers: the tool's own, or what a framework made of it with ``from``."""
+    """The error that the policy remembers: the tool's own, also behind what these packages made of it.
+
+    What the tool made of such an error says something else: a second card timed out after the first was declined.
+    """
     here: BaseException | None = error
     while here is not None and not isinstance(here, kinds):
-        here = here.__cause__
+        here = here.__cause__ if _is_of(here, packages) else None
     return here
 
 
@@ -53,10 +56,15 @@ def stated_outside(packages: tuple[str, ...], kinds: tuple[type[BaseException], 
     def states(error: BaseException) -> bool:
         if not isinstance(error, kinds):
             return False
-        *_, raised_in = "", *modules_of(error)
-        return raised_in.partition(".")[0] not in packages or error.__cause__ is not None
+        return not _is_of(error, packages) or error.__cause__ is not None
 
     return states
+
+
+def _is_of(error: BaseException, packages: tuple[str, ...]) -> bool:
+    """One of these packages raised it."""
+    *_, raised_in = "", *modules_of(error)
+    return raised_in.partition(".")[0] in packages
 
 
 def modules_of(error: BaseException) -> list[str]:
