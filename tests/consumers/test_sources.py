@@ -85,6 +85,15 @@ def test_an_option_of_a_store_that_is_given_twice_is_refused() -> None:
         Receiver.open("sqlite:///keys.db?table=a&table=b")
 
 
+def test_a_password_that_is_given_twice_is_not_shown() -> None:
+    url = "redis+sentinel://h/main?sentinel_password=xyzzy&sentinel_password=xyzzy"
+    with pytest.raises(
+        ConfigurationError, match="option sentinel_password .* give it once"
+    ) as caught:
+        Receiver.open(url)
+    assert "xyzzy" not in str(caught.value)
+
+
 @pytest.mark.parametrize("option", ["heartbeat=5", "name=billing", "no_verify_ssl=1"])
 def test_options_of_the_amqp_driver_are_passed_on(option: str) -> None:
     opened: Any = open_source(f"amqp://h/?queue=q&{option}")

@@ -69,8 +69,9 @@ def check_store(app_configs: Any = None, databases: Any = None, **more: Any) -> 
         if is_missing(url):
             return []  # a file that the first request creates
         place, _, given = url.partition("?")
-        options = {**dict(parse_qsl(given, keep_blank_values=True)), "migrate": "false"}
-        Receiver.open(f"{place}?{urlencode(options)}").close()
+        options = parse_qsl(given, keep_blank_values=True)
+        kept = [(name, text) for name, text in options if name != "migrate"]
+        Receiver.open(f"{place}?{urlencode([*kept, ('migrate', 'false')])}").close()
     except SchemaVersionError as error:
         hint = "run `manage.py twicesafe migrate`"
         return [Warned(f"twicesafe: {error}", hint=hint, id="twicesafe.W004")]
