@@ -106,6 +106,15 @@ def test_check_with_a_database_looks_for_the_tables(tmp_path: Path) -> None:
     assert (ran.returncode, "twicesafe" in ran.stderr) == (0, False), ran.stderr
 
 
+def test_check_with_a_database_sees_the_url_as_the_first_request_does(tmp_path: Path) -> None:
+    (tmp_path / "keys.db").touch()
+    ran = manage(
+        tmp_path, "check", "--database", "default", store="sqlite:///keys.db?timeout=5&timeout=6"
+    )
+    assert "twicesafe.W003" in ran.stderr
+    assert "give it once" in ran.stderr
+
+
 def test_a_fresh_project_migrates_and_a_check_creates_no_store(tmp_path: Path) -> None:
     ran = manage(tmp_path, "migrate", "--verbosity", "0")
     assert (ran.returncode, ran.stderr) == (0, "")
