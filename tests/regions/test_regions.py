@@ -261,12 +261,12 @@ def test_a_switch_that_cannot_copy_leaves_everything_as_it_was(world: World, mon
     assert world.deliver("eu", "b").value == "done b"
 
 
-@pytest.mark.parametrize("failing", ["us", "register"])
+@pytest.mark.parametrize("failing", ["us", "register", "reply"])
 def test_a_failover_that_an_error_leaves_halfway_says_that_no_region_serves(
     world: World, monkeypatch: pytest.MonkeyPatch, failing: str
 ):
     """A replica answers reads and refuses writes: it is found out when the epoch is closed."""
-    store = world.regions._register if failing == "register" else world.regions._stores["us"]
+    store = world.regions._stores["us"] if failing == "us" else world.regions._register
     perform, writes = store.perform, []
 
     def refusing(request: Any) -> Any:
@@ -274,6 +274,9 @@ def test_a_failover_that_an_error_leaves_halfway_says_that_no_region_serves(
             writes.append(request)
             if failing == "us" or len(writes) > 1:
                 raise StoreUnavailableError("us is a replica; nothing was written")
+            if failing == "reply":
+                perform(request)
+                raise StoreUnavailableError("the connection was cut")
         return perform(request)
 
     world.deliver("eu", "a")

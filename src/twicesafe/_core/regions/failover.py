@@ -89,7 +89,7 @@ def fail_over(move: Move, max_lag: float) -> RegionFlow[Epoch]:
             f"is in doubt, repeat with max_lag={lag + 60:.0f} or more",
             key=move.key,
         )
-    closed, document = yield from _closed(move, document)
+    closed, document = yield from _closed(move, epoch, document)
     yield from _while_closed(move, epoch, pause(TARGET, move.key, closed.since, move.now()))
     cut = _cut(move, epoch)
     opening = _opened(move, epoch, document, cut, before, copied_high=before.high, doubt=True)
@@ -102,7 +102,7 @@ def switch(move: Move) -> RegionFlow[Epoch]:
         return epoch
     _refuse_moved(move, epoch.region)
     yield from _copied(move, epoch.region)  # most of it, while the old region works
-    closed, document = yield from _closed(move, document)
+    closed, document = yield from _closed(move, epoch, document)
     try:
         yield from announce(TARGET, move.key, closed.since, move.now())
         cut = _cut(move, epoch)
@@ -188,9 +188,12 @@ def _checked(move: Move) -> RegionFlow[tuple[Epoch, bytes]]:
     return epoch, document
 
 
-def _closed(move: Move, document: bytes) -> RegionFlow[tuple[Epoch, bytes]]:
-    """Also if another operator has closed it: from now on only this one can open the next."""
-    return (yield from change(move.key, document, move.now(), closed=True))
+def _closed(move: Move, epoch: Epoch, document: bytes) -> RegionFlow[tuple[Epoch, bytes]]:
+    """Also if another operator has closed it: from now on only this one can open the next. An error does not
+    say whether it is closed: the reply may have been cut.
+    """
+    closing = change(move.key, document, move.now(), closed=True)
+    return (yield from _while_closed(move, epoch, closing))
 
 
 def _while_closed(move: Move, epoch: Epoch, flow: RegionFlow[T]) -> RegionFlow[T]:
