@@ -199,13 +199,15 @@ def content_of(
     named: dict[str, Any], defaults: Mapping[str, Any], parameters: Sequence[str]
 ) -> Any:
     """What a caller said. If that is only the first argument, and it has fields, it is used directly, so that a
-    mismatch can name *them*; but not if it looks like the arguments of another call.
+    mismatch names *them*; but not if they could be the arguments of another call: ship({"order": 1, "gift": 2}) is
+    not ship(1, 2).
     """
     said = without_defaults(named, defaults)
     if len(said) != 1 or not parameters or parameters[0] not in said:
         return said
     alone = said[parameters[0]]
-    return said if set(field_names(alone)) <= set(parameters) else alone
+    fields, required = set(field_names(alone)), said.keys() - defaults.keys()
+    return said if not fields or required <= fields <= set(parameters) else alone
 
 
 def _equal(value: Any, default: Any) -> bool:
