@@ -118,6 +118,31 @@ async def test_a_send_that_never_ends_does_not_outlast_its_client(how: str, take
     assert (await server.call())[1]["body"] == b"abc"
 
 
+@pytest.mark.item("E5")
+async def test_two_sends_that_never_end_do_not_outlast_their_client():
+    """One task may send events, and another one keep the connection alive. Only the last send was ended."""
+    both_stuck = asyncio.Barrier(3)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        await asyncio.gather(send(body(b"a", more=True)), send(body(b"b", more=True)))
+        await send(body(b"c"))
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await both_stuck.wait()
+            await asyncio.Event().wait()
+
+    server = Server(app)
+    server.send = send  # type: ignore[method-assign]
+    task = asyncio.create_task(server.call())
+    await both_stuck.wait()
+    (handler,) = server.layer._running
+    server.gone.set()
+    await asyncio.wait({task, handler}, timeout=60)
+    assert await server.state() is State.COMPLETED
+
+
 @pytest.mark.item("E4")
 async def test_a_handler_that_is_cancelled_while_it_sends_is_cancelled():
     """Also if its client has left by then."""

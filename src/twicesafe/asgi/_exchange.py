@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context
+from functools import partial
 from types import CoroutineType, coroutine
 from typing import Any, TypeVar
 
@@ -51,7 +52,7 @@ class AsgiExchange:
         "_recording",
         "_send",
         "_send_error",
-        "_send_waits_for",
+        "_send_waits",
         "_streams",
         "_watch",
         "over",
@@ -67,8 +68,8 @@ class AsgiExchange:
         self._receive, self._send, self._context = receive, send, context
         self._send_error: Exception | None = None
         """What the server's `send` raised. The server gets it back when the key is settled."""
-        self._send_waits_for: asyncio.Future[Any] | None = None
-        """What the server's `send` waits for, or waited for last."""
+        self._send_waits: dict[object, asyncio.Future[Any] | None] = {}
+        """What each running call of the server's `send` waits for: tasks of an application may send at once."""
         self._is_gone = False
         """The client has disconnected."""
         self._watch: asyncio.Task[None] | None = None
@@ -192,8 +193,10 @@ class AsgiExchange:
         """After a disconnect this does nothing and raises nothing."""
         if self._is_gone:
             return
+        call = object()
         try:
-            await call_in(self._context, self._send, message, waits=self._note_wait)
+            waits = partial(self._send_waits.__setitem__, call)
+            await call_in(self._context, self._send, message, waits=waits)
         except OSError:
             self.client_left()
         except asyncio.CancelledError:
@@ -205,9 +208,8 @@ class AsgiExchange:
                 raise  # the server does not know it, and the application may do without
             self._send_error = self._send_error or error
             self.client_left()
-
-    def _note_wait(self, what: Any) -> None:
-        self._send_waits_for = what
+        finally:
+            self._send_waits.pop(call, None)
 
     def _watch_client(self) -> None:
         if self._watch is None and not self._is_gone:
@@ -231,8 +233,9 @@ class AsgiExchange:
         self._is_gone = True
         if self._has_ended:
             return
-        if self._send_waits_for is not None:  # a send to a queue that nothing reads would never end
-            self._send_waits_for.cancel()
+        for what in self._send_waits.values():
+            if what is not None:  # a send to a queue that nothing reads would never end
+                what.cancel()
         self._report_disconnect()
         if not self.over.done():
             linger = seconds(self._exchange.rules.policy.linger)
