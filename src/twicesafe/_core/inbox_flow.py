@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import events as ev
-from .._values.context import ActiveClaim, active
+from .._values.context import ActiveClaim
 from .._values.keys import Key, new_owner
 from .._values.outcomes import Outcome
 from ..errors import (
@@ -40,7 +40,8 @@ from .unkept_results import because
 __all__ = ["accept", "accept_many", "accepted", "entry", "look_up", "receive"]
 
 FOREVER = 1e9
-"""Lease in seconds: here the transaction holds the claim, not a lease."""
+"""Lease in seconds: here the transaction holds the claim, not a lease. Within such a claim its key is refused;
+within a receiver's, the record decides, because that claim may be in another store."""
 
 DEFERRED_WAIT = 0.25
 """Seconds that a delivery waits for the last failure of its key to be written."""
@@ -73,10 +74,7 @@ def accepted(call: Call, answer: Claimed) -> bool:
 
 
 def accept(call: Call) -> Flow[bool]:
-    """Record a message as done, before the caller does the work in the same transaction.
-
-    A receiver's claim of the same key may be in another store, so the record decides.
-    """
+    """Record a message as done, before the caller does the work in the same transaction."""
     refuse_own_wait(call, FOREVER)
     try:
         entered: Entered = yield entry(call, done=True)
@@ -111,8 +109,7 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
     `must_keep`: a result that cannot be stored is an error. `waits`: waiting for a deferred write
     can help; it cannot where the caller's open transaction keeps out all other writers.
     """
-    if active.get() is not None:
-        refuse_own_wait(call)
+    refuse_own_wait(call, FOREVER)
     if waits:
         yield AwaitDeferred(call.key.id, DEFERRED_WAIT)
     ask = entry(call)
