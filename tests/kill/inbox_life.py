@@ -79,7 +79,8 @@ def sigterm(life: Life, polite: bool) -> None:
     def work() -> None:
         life.credit(connection, "half")
         print("at it", flush=True)
-        time.sleep(60)
+        while True:  # a signal right before a long sleep would be handled after it
+            time.sleep(0.05)
 
     try:
         life.inbox.process(connection, "m-1", work)
