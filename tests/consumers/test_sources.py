@@ -88,7 +88,7 @@ def test_an_option_of_a_store_that_is_given_twice_is_refused() -> None:
 def test_a_password_that_is_given_twice_is_not_shown() -> None:
     url = "redis+sentinel://h/main?sentinel_password=xyzzy&sentinel_password=xyzzy"
     with pytest.raises(
-        ConfigurationError, match="option sentinel_password .* give it once"
+        ConfigurationError, match=r"option sentinel_password .* give it once"
     ) as caught:
         Receiver.open(url)
     assert "xyzzy" not in str(caught.value)
