@@ -141,6 +141,16 @@ def test_relay_once_ends_when_the_broker_is_away(line: Line):
     assert line("outbox", "status", "--json").data["pending"] == 1
 
 
+def test_relay_once_finds_no_store(line: Line, tmp_path: Path):
+    """A wrong path made an empty database, and ended with status 0 and no message published."""
+    missing = tmp_path / "missing.db"
+    url = f"sqlite:///{missing}"
+    ran = line("relay", "--store", url, "--to", "redis://127.0.0.1:1", "--once", store=False)
+    assert ran.status == 3
+    assert "there is no store at" in ran.err
+    assert not missing.exists()
+
+
 def test_relay_once_ends_on_a_signal(line: Line, monkeypatch: pytest.MonkeyPatch):
     """It ends what is under way, and leaves the rest."""
 

@@ -96,6 +96,8 @@ def relay(
         raise ConfigurationError(
             "no broker is set: add --to nats://localhost (or set TWICESAFE_RELAY_TO, or [relay] to)"
         )
+    if once:  # else the application may create it later
+        expect_store(settings)
     made = OutboxRelay.open(
         settings.url,
         options.to,
