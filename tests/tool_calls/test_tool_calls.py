@@ -515,7 +515,7 @@ def test_after_a_no_corrected_arguments_are_another_question(bank: Bank) -> None
 
 
 def test_after_many_noes_the_next_question_is_asked_too(bank: Bank) -> None:
-    """The sixth was not asked: the model was told to wait for a person, who could not say yes."""
+    """The sixth was not asked. The model waited for a person, who could not say yes."""
     for cents in range(1000, 100, -100):
         approve(bank, bank.charge(ASKING, cents=cents), "too much")
         assert bank.charge(ASKING, cents=cents).state == "refused"
