@@ -32,6 +32,7 @@ from ..receiver._base import check_receiver
 from ..receiver._queue_delivery import policy_for_redelivery
 from ._calls import MessageCalls
 from ._dead_letters import DeadLetterSetting, destination
+from ._django import connecting
 from ._publishing import Publishing, refuse_unused
 from .sources import open_source
 
@@ -89,7 +90,8 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         _check_function("recover", recover, "message", "error", "attempt")
         expect(policy is None or isinstance(policy, Policy), "policy", policy, "use a Policy")
         self.source = source
-        self._inbox, self._connect = inbox, connect
+        self._inbox = inbox
+        self._connect = connect if connect is None or self._is_async else connecting(connect)
         self._key = key_of if key is None else key
         self._concurrency = concurrency
         self._batch, self._ordered = batch, order == "key"
@@ -223,6 +225,12 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         wanted = AsyncInbox if self._is_async else Inbox
         if not isinstance(inbox, wanted):
             raise ConfigurationError(f"inbox= must be an {wanted.__name__}, not {inbox!r}")
+        if not hasattr(inbox.store, "perform_many"):  # only a part of a store, as Django's is
+            raise ConfigurationError(
+                f"{name} cannot use the inbox of open_inbox(), because it also claims keys outside your "
+                "transactions; open an inbox by the URL of the same database, like "
+                "Inbox.open('postgresql:///shop')"
+            )
         if not callable(connect):
             raise ConfigurationError(
                 "transaction mode needs connect=: a function that opens a connection, for example "

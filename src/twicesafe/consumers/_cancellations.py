@@ -17,22 +17,25 @@ from typing import Any, Final
 
 from .._forking import WithoutChildren
 from .._runtime.flow_run import time_limit
-from ._django import close_old_connections, close_old_connections_async, uses_django
+from ._django import close_old_connections_async, close_old_connections_if_used, uses_django
 
 __all__ = ["contained", "contained_async"]
 
 CANCELLED: Final = "the handler, or what it awaited, was cancelled"
 
 
-def contained(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a cancellation inside a blocking handler into an ordinary error."""
+def contained(handler: Callable[..., Any], in_transaction: bool = False) -> Callable[..., Any]:
+    """Turn a cancellation inside a blocking handler into an ordinary error.
+
+    ``in_transaction``: the handler starts in a transaction, whose connection Django must not close.
+    """
 
     @functools.wraps(handler)
     def handle(*given: Any) -> Any:
         with WithoutChildren():
             try:
-                if uses_django():
-                    close_old_connections()
+                if not in_transaction:
+                    close_old_connections_if_used()
                 return handler(*given)
             except asyncio.CancelledError as error:
                 raise RuntimeError(CANCELLED) from error

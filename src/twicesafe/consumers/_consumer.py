@@ -105,7 +105,8 @@ class Consumer(ConsumerBase[Receiver, Inbox]):
                 self._warn(self.check())
             except BrokerUnavailableError as error:
                 self._begins_without(error, idle)
-            state = self._state(contained(handler), profile, idle)
+            own = contained(handler, in_transaction=self._connect is not None)
+            state = self._state(own, profile, idle)
             self._runner = runner = ConsumerRunner(
                 state, self._adapted, self._claims._runtime, self._parked_lanes
             )
