@@ -622,7 +622,7 @@ checks these bounds. PostgreSQL compresses large results; the plan does not incl
 
 **Memory of Redis and Valkey.** While the server writes a snapshot or rewrites its log, a child process shares the memory until
 the parent writes to it. In the worst case all of it is copied: the [manual](https://redis.io/docs/latest/operate/oss_and_stack/management/optimization/memory-optimization/)
-says that it may use up to twice the memory normally used. `memory to save` is that bound.
+says that it may use up to twice the memory normally used. `memory while saving` is that bound.
 
 ## What a window costs
 

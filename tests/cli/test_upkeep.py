@@ -310,6 +310,7 @@ def test_a_command_of_an_operator_makes_no_store(
     ran = line(*command, "--json")
     assert ran.status == 3
     assert line.url in ran.fault["message"]
+    assert f"`twicesafe migrate --store {line.url}`" in ran.fault["message"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -321,6 +322,7 @@ def test_without_a_store_url_it_says_how_to_name_one(
     ran = line("keys", "list", "--json", store=False)
     assert ran.status == 3
     assert "name yours with --store or TWICESAFE_STORE_URL" in ran.fault["message"]
+    assert "`twicesafe migrate`" in ran.fault["message"]
 
 
 def test_a_home_that_cannot_be_used_is_reported(

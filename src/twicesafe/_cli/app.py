@@ -104,8 +104,8 @@ def _function(place: str) -> Any:
 
 
 _KEYS: Final = _Group(
-    "List, show and count keys; release, resolve or forget one; signal, skip or restart a durable run; "
-    "re-encrypt or archive answers.\n\nA key is identified by its value and its scope. "
+    "List and show keys; count failures; release, resolve or forget one; signal, skip or restart a durable "
+    "run; re-encrypt or archive answers.\n\nA key is identified by its value and its scope. "
     "Example: [cyan]twicesafe keys list --state held[/]",
     {
         "list": "keys:list_keys",

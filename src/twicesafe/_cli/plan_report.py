@@ -102,7 +102,13 @@ def _print_chart(screen: Screen, chart: Chart) -> None:
 def _print_storage(screen: Screen, found: planning.Plan) -> None:
     screen.say()
     made = table(
-        "store", "bytes per key", "records", "size", "growth per day", "sweeping", "memory to save"
+        "store",
+        "bytes per key",
+        "records",
+        "size",
+        "growth per day",
+        "sweeping",
+        "memory while saving",
     )
     for column in made.columns[1:]:
         column.justify = "right"

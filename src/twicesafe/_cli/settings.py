@@ -23,6 +23,7 @@ unknown name is an error, never ignored.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,9 +77,11 @@ def expect_store(settings: CliSettings) -> CliSettings:
             if settings.source == "default"
             else "check the path"
         )
+        named = settings.source.startswith("--")  # elsewhere `migrate` finds it as this command did
+        store = f" --store {shlex.quote(mask(settings.url))}" if named else ""
         raise CommandEnded(
             f"there is no store at {mask(settings.url)} (from {settings.source}); {remedy}, or "
-            "create this one with `twicesafe migrate`",
+            f"create this one with `twicesafe migrate{store}`",
             UNAVAILABLE,
         )
     return settings
