@@ -9,6 +9,7 @@ JSON, so what is measured is the receiver.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -184,7 +185,7 @@ class Offer:
             work(given)
 
     def finish(self, contestant: Contestant) -> None:
-        if asyncio.iscoroutinefunction(contestant.close):
+        if inspect.iscoroutinefunction(contestant.close):
             assert self._loop is not None
             self._loop.run(contestant.close())
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -141,7 +142,7 @@ class Bench:
         return self._pool.submit(function, *args, **kwargs)
 
     def in_mode(self, handler: Any) -> Any:
-        if not self.is_async or asyncio.iscoroutinefunction(handler) or not callable(handler):
+        if not self.is_async or inspect.iscoroutinefunction(handler) or not callable(handler):
             return handler
 
         @functools.wraps(handler)
