@@ -14,6 +14,7 @@ from dataclasses import fields
 from types import FunctionType, MethodType
 from typing import Any, Final
 
+from .._values.lazy_annotations import signature_of
 from .._values.policy import Policy
 from .._values.settings import suggestion
 from ..errors import ConfigurationError, UsageError
@@ -63,7 +64,7 @@ def refuse_misfit(
         inner = inner.func
     if not _is_judged(inner.__func__ if type(inner) is MethodType else inner):
         return
-    signature = inspect.signature(handler, follow_wrapped=False)
+    signature = signature_of(handler, follow_wrapped=False)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:

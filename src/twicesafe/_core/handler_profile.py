@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from .._values.codecs import resolve_return_type
 from .._values.fingerprint import field_names, fingerprint, stated
+from .._values.lazy_annotations import signature_of
 from ..errors import ConfigurationError, UsageError
 from .handler_call import positional_counts, refuse_misfit
 from .handler_kind import expect_callable, problem_of
@@ -73,7 +74,7 @@ class HandlerProfile:
         if isinstance(handler, functools.partial):
             self._bound, handler = handler, handler.func
         try:
-            self._signature: inspect.Signature | None = inspect.signature(handler)
+            self._signature: inspect.Signature | None = signature_of(handler)
         except (TypeError, ValueError):
             self._signature = None
         parameters = list(self._signature.parameters.values()) if self._signature else []
@@ -273,7 +274,10 @@ def _source_of(function: FunctionType) -> Any:
     """The cache key that equal functions share; None if each needs its own profile."""
     if function.__dict__ or function.__defaults__ or function.__kwdefaults__:
         return None  # decorators leave __wrapped__, whose signature is the one that counts
-    code, declared = function.__code__, function.__annotations__.get("return")
+    try:
+        code, declared = function.__code__, function.__annotations__.get("return")
+    except Exception:  # annotations are lazy here, and a name in one is not defined
+        return None
     if isinstance(declared, str):
         if code.co_freevars and any(name in declared for name in code.co_freevars):
             return None  # the same word may mean another class in the next closure
@@ -333,7 +337,7 @@ def _positional_of(handler: Callable[..., Any]) -> _Positional:
         names = code.co_varnames[bound : code.co_argcount]
         return max(0, required - bound), names, max(0, code.co_posonlyargcount - bound)
     try:
-        parameters = inspect.signature(handler, follow_wrapped=False).parameters.values()
+        parameters = signature_of(handler, follow_wrapped=False).parameters.values()
     except (TypeError, ValueError):
         return 0, (), 0
     keyless = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 from .._core.handler_profile import FingerprintSetting
 from .._values.keys import Key, KeyLike
+from .._values.lazy_annotations import annotations_of
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
 
@@ -50,7 +51,7 @@ class _Decorator:
             self._receiving(self._answering(function, given), outcome)
         )
         if outcome:  # the wrapper has its function's annotations, but another return type
-            receive.__annotations__ = {**receive.__annotations__, "return": Outcome[Any]}
+            receive.__annotations__ = {**annotations_of(receive), "return": Outcome[Any]}
         return receive
 
     def _answering(self, function: Any, given: Decoration) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ import msgspec
 from .._core.handler_call import name_of
 from .._core.handler_profile import content_of, without_defaults
 from .._values.codecs import Codec, resolve_parameter_types
+from .._values.lazy_annotations import signature_of
 from .._values.signed_key import SignedKey
 from ..errors import (
     ConfigurationError,
@@ -32,7 +33,7 @@ class DurableArguments:
     """The parameters of a durable function after its steps: how a call is checked, stored and rebuilt."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
         parameters = list(signature.parameters.values())
         if not parameters or parameters[0].kind not in (
             inspect.Parameter.POSITIONAL_ONLY,

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
+from ..lazy_annotations import annotations_of
 from ..object_fields import base_of, shape_of
 
 __all__ = ["classes_in", "resolve_parameter_types", "resolve_return_type"]
@@ -41,7 +42,7 @@ def resolve_return_type(handler: Callable[..., Any]) -> Any:
         handler = getattr(type(handler), "__call__", handler)  # noqa: B004 - its annotations
     function: Any = getattr(handler, "__func__", handler)
     try:
-        declared = function.__annotations__["return"]
+        declared = annotations_of(function)["return"]
         code = function.__code__
     except Exception:  # no annotation; or, where they are lazy, one that fails
         return Any
@@ -62,7 +63,7 @@ def resolve_return_type(handler: Callable[..., Any]) -> Any:
 def resolve_parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of its parameters, strings resolved; `Any` for one that cannot be resolved."""
     try:
-        declared = dict(inspect.get_annotations(function))
+        declared = annotations_of(function)
         spaces = _namespaces(function)
     except Exception:  # where they are lazy, one that fails
         return {}
@@ -137,16 +138,8 @@ def _field_types(cls: type) -> Iterator[Any]:
         if base.__module__.partition(".")[0] in _TOOLKITS:
             continue
         space = vars(sys.modules.get(base.__module__, types))
-        for annotation in _annotations(base).values():
+        for annotation in annotations_of(base).values():
             yield _resolve(annotation, space, {cls.__name__: cls})
-
-
-def _annotations(cls: type) -> dict[str, Any]:
-    if sys.version_info >= (3, 14):
-        import annotationlib
-
-        return annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
-    return inspect.get_annotations(cls)
 
 
 def _namespaces(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
