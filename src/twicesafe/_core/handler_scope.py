@@ -11,12 +11,15 @@ import inspect
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import PurePath
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Final
 
 from ..errors import ConfigurationError
 
-__all__ = ["scope_of_function"]
+__all__ = ["module_of", "scope_of_function"]
+
+_STARTED: Final = ("__main__", "__mp_main__")
 
 
 def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple[str, ...]:
@@ -35,7 +38,23 @@ def scope_of_function(function: Callable[..., Any], keyed: bool = True) -> tuple
             f"{name} depends on {bound}: another function of this name with other values would "
             "share its keys; pass scope=(…) with a value that distinguishes them"
         )
-    return (f"{getattr(function, '__module__', '') or '?'}.{name}",)
+    return (f"{module_of(function)}.{name}",)
+
+
+def module_of(function: Any) -> str:
+    """The module of a function or class, by the name that it is imported by.
+
+    The file that a program was started with is `__main__` there, `__mp_main__` in the processes that
+    multiprocessing spawns, and has its own name for all others. Its functions must have one scope everywhere.
+    """
+    name: str = getattr(function, "__module__", "") or "?"
+    if name not in _STARTED:
+        return name
+    module = sys.modules.get(name)
+    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    if spec is not None:  # python -m shop.orders
+        return str(spec.name)
+    return PurePath(file).stem if file and file != "<stdin>" else "__main__"
 
 
 def _bound_to(function: Any, keyed: bool) -> str:
@@ -68,7 +87,7 @@ def _bound_to(function: Any, keyed: bool) -> str:
 
 def _is_interactive(function: FunctionType) -> bool:
     """Consoles, notebooks and doctests run what is typed in their own namespaces."""
-    return function.__module__ == "__main__"
+    return function.__module__ in _STARTED
 
 
 def _layers_of(function: Any) -> list[Any]:

@@ -35,7 +35,7 @@ from .._core.encrypting import encrypted_arguments, readable_arguments
 from .._core.handler_call import name_of
 from .._core.handler_kind import refuse_async, refuse_generator
 from .._core.handler_profile import FingerprintSetting, HandlerProfile, profile_of
-from .._core.handler_scope import scope_of_function
+from .._core.handler_scope import module_of, scope_of_function
 from .._core.protocol import Claimed, Verdict
 from .._core.resolved_policy import ResolvedPolicy
 from .._values.context import scope_of_context
@@ -110,7 +110,7 @@ class _DurableBase(Generic[P]):
     @property
     def _function_name(self) -> str:
         function = self._function
-        return f"{getattr(function, '__module__', '?')}.{name_of(function)}"
+        return f"{module_of(function)}.{name_of(function)}"
 
     def _is_mistaken_for(self, other: Self) -> bool:
         """Whether the completer could run this function instead of the other, because their scopes

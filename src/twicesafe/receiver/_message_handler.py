@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from .._core.call import Call
 from .._core.consuming.recovery import DeadLetter, Retry
 from .._core.consuming.verdicts import Verdict
+from .._core.handler_scope import module_of
 from .._values.fingerprint import stated
 from .._values.keys import KeyLike
 from .._values.outcomes import Outcome
@@ -59,7 +60,7 @@ class _Described(abc.ABC, Generic[M, T]):
 
     def _scoped(self, receiver: Any) -> Any:
         cls = type(self)
-        scope = (*receiver.scope, f"{cls.__module__}.{cls.__qualname__}")
+        scope = (*receiver.scope, f"{module_of(cls)}.{cls.__qualname__}")
         return receiver.options(scope=scope, fingerprint=self.fingerprint)
 
     def _check(self, receiver: Any, message: M) -> None:
