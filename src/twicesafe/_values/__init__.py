@@ -12,5 +12,6 @@ clocks          the worker's clock, and that of embedded stores
 settings        one wording for wrong settings; `quantities`: rates, shares and sizes
 drivers         packages that an extra installs
 closed          takes the place of a store that was closed
+lazy_annotations   what a function or class declares, on every Python
 wakeup          wakes one waiting thread, from anywhere
 """

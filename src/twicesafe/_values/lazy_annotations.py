@@ -20,7 +20,10 @@ def annotations_of(holder: Any) -> dict[str, Any]:
     if sys.version_info >= (3, 14):
         import annotationlib
 
-        return annotationlib.get_annotations(holder, format=annotationlib.Format.FORWARDREF)
+        found = annotationlib.get_annotations(holder, format=annotationlib.Format.FORWARDREF)
+        # `functools.wraps` copies how annotations are evaluated there, but not those that were assigned.
+        inner = getattr(holder, "__wrapped__", None)
+        return found if found or inner is None else annotations_of(inner)
     return inspect.get_annotations(holder)
 
 
