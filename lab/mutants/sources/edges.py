@@ -20,7 +20,7 @@ break_source(
     "the server's send runs under the key",
     bug="the next pipelined request starts from send, and inherits the key of this one",
     file="asgi/_exchange.py",
-    old="await call_in(self._context, self._send, message, waits=self._note_wait)",
+    old="await call_in(self._context, self._send, message, waits=waits)",
     new="await self._send(message)",
     tests=[SERVER_CALLS],
 )

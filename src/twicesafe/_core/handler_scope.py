@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import PurePath
+from os.path import basename, splitext
 from types import CellType, FunctionType, MethodType
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ def module_of(function: Any) -> str:
     spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
     if spec is not None:  # python -m shop.orders
         return str(spec.name)
-    return PurePath(file).stem if file and file != "<stdin>" else "__main__"
+    return splitext(basename(file))[0] if file and file != "<stdin>" else "__main__"
 
 
 def _bound_to(function: Any, keyed: bool) -> str:
