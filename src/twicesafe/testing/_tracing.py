@@ -97,7 +97,7 @@ class LineTracer:
             if caller is not None and caller.f_code.co_filename in self.files and _is_yours(file):
                 self.elsewhere.add(file)
             return None
-        if frame.f_code.co_name == "__annotate__":  # no line of a handler, and Python 3.14 runs it once
+        if frame.f_code.co_name == "__annotate__":  # no line of yours: Python 3.14 runs it once
             return None
         if frame.f_trace is not None:  # a coroutine that continues
             return frame.f_trace
