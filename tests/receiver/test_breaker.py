@@ -317,7 +317,9 @@ def test_a_consumer_that_began_before_the_outage_uses_it(bench: Bench):
     bench.call(consumer.drain, bench.in_mode(handle), idle=0.05)
     bench.call(consumer.close)
     assert ran == ["before", "after"]
-    assert [event.state for event in bench.events(ev.BreakerChanged)] == ["open"]
+    # The first run may be recorded after the claim of the second has failed, which is an answer again.
+    states = [event.state for event in bench.events(ev.BreakerChanged)]
+    assert states in (["open"], ["open", "closed"])
 
 
 def test_a_consumer_records_in_the_fallback_what_it_claimed_there(bench: Bench):
