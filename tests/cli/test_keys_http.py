@@ -66,7 +66,7 @@ def test_or_the_next_retry_may_run(line: Line, layer: Receiver):
 @pytest.mark.parametrize(
     "words, told",
     [
-        (("--status", "99"), "99"),
+        (("--status", "99"), "200"),
         (("--status", "200", "--value", "1"), "use --body instead of --value"),
         (("--body", "x"), "--status"),
         (("--header", "A: b"), "--status"),

@@ -27,7 +27,23 @@ from .output import Screen
 __all__ = ["app_of", "run"]
 
 
-class _InOrder(typer.core.TyperGroup):
+class _Switch:
+    """Some versions of typer would show ``<bool>`` after --help."""
+
+    def get_help_option(self, context: Any) -> Any:
+        found = super().get_help_option(context)  # type: ignore[misc]
+        if found is not None:
+            found.metavar = ""
+        return found
+
+
+class _Command(_Switch, typer.core.TyperCommand): ...
+
+
+class _Subcommands(_Switch, typer.core.TyperGroup): ...
+
+
+class _InOrder(_Subcommands):
     """Lists commands as the table below does; Typer would list those with subcommands last."""
 
     def list_commands(self, _: Any) -> list[str]:
@@ -77,6 +93,7 @@ class _Group:
 
     def app_of(self, called: str) -> typer.Typer:
         group = typer.Typer(
+            cls=_Subcommands,
             help=_help(self._words),
             callback=_show_help,
             invoke_without_command=True,
@@ -84,7 +101,7 @@ class _Group:
         )
         for name in [called] if called in self._commands else self._commands:
             function = _function(self._commands[name])
-            group.command(name, help=_help(function.__doc__))(function)
+            group.command(name, cls=_Command, help=_help(function.__doc__))(function)
         return group
 
 
@@ -207,7 +224,7 @@ def app_of(arguments: Sequence[str] = ()) -> typer.Typer:
         if isinstance(command, str):
             function = _function(command)
             shown = _help(function.__doc__)
-            app.command(name, rich_help_panel=known[name], help=shown)(function)
+            app.command(name, cls=_Command, rich_help_panel=known[name], help=shown)(function)
         else:
             app.add_typer(command.app_of(second), name=name, rich_help_panel=known[name])
     return app

@@ -21,7 +21,7 @@ __all__ = ["check", "print_schema", "show"]
 def check(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="The same as --config.", show_default=False),
+        typer.Argument(metavar="FILE", help="The same as --config.", show_default=False),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -57,7 +57,7 @@ def show(
     section: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SECTION]…", help=f"One of {', '.join(SECTIONS)}; default: all of them."
+            metavar="SECTION", help=f"One of {', '.join(SECTIONS)}; default: all of them."
         ),
     ] = None,
     changed: Annotated[

@@ -34,7 +34,7 @@ FromOption = Annotated[
     ),
 ]
 IdArguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ID…", help="Ids, from `dead-letters list`.")
+    list[str] | None, typer.Argument(metavar="ID", help="Ids, from `dead-letters list`.")
 ]
 ReasonOption = Annotated[
     str | None,

@@ -82,7 +82,7 @@ JsonOption: TypeAlias = Annotated[
 KeyArgument: TypeAlias = Annotated[
     str | None,
     typer.Argument(
-        metavar="[KEY]",
+        metavar="KEY",
         help="The key's value, exactly as it was sent. After -- if it begins with a dash: -- -x",
         show_default=False,
     ),

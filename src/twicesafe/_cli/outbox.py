@@ -35,7 +35,7 @@ LANE_CELLS = 32
 
 LaneArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="LANE…", help="Lane names, from `outbox parked`."),
+    typer.Argument(metavar="LANE", help="Lane names, from `outbox parked`."),
 ]
 AllOption = Annotated[bool, flag("--all", help="Every parked lane.")]
 
