@@ -250,11 +250,11 @@ def test_a_trace_that_is_not_sampled_in_another_process_is_not_sampled_here(back
 
 def test_a_consumer_continues_the_trace_of_its_message(bench: Bench, backend: Backend):
     """The handler had a trace of its own, and no code could change that: the span begins before it runs."""
-    seen: list[Any] = []
+    seen: dict[str, Any] = {}
 
     def handle(message: Message) -> None:
         backend.tracer.start_span("inner").end()
-        seen.append(get_baggage("tenant"))
+        seen[message.id] = get_baggage("tenant")
         if message.id == "bad":
             raise DeadLetter("bad")
 
@@ -274,7 +274,7 @@ def test_a_consumer_continues_the_trace_of_its_message(bench: Bench, backend: Ba
     )
     bench.call(consumer.drain, bench.in_mode(handle), idle=0.05)
     bench.call(consumer.close)
-    assert (seen, dead) == (["acme", "acme", None], ["bad"])
+    assert (seen, dead) == ({"good": "acme", "bad": "acme", "plain": None}, ["bad"])
     inside = [span.name for span in backend.spans() if span.context.trace_id == TRACE]
     handlers = [span for span in backend.spans("handler") if span.context.trace_id == TRACE]
     assert len(handlers) == 3, "two messages, and the publication of a dead letter"

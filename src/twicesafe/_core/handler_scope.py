@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Callable
 from itertools import pairwise
-from os.path import basename, splitext
 from types import CellType, FunctionType, MethodType
 from typing import Any, Final
 
@@ -54,7 +53,9 @@ def module_of(function: Any) -> str:
     spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
     if spec is not None:  # python -m shop.orders
         return str(spec.name)
-    return splitext(basename(file))[0] if file and file != "<stdin>" else "__main__"
+    if not file or file == "<stdin>":
+        return "__main__"
+    return str(file).replace("\\", "/").rpartition("/")[2].removesuffix(".py")
 
 
 def _bound_to(function: Any, keyed: bool) -> str:
