@@ -712,11 +712,17 @@ def test_a_listener_that_is_closed_does_not_pause(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(wakeups, "RECONNECT_DELAY", 3600.0)
     opened, woken = threading.Event(), threading.Event()
 
-    def fails(requests: object) -> Iterator[object]:
-        opened.set()
-        return iter(())
+    class Ended:
+        def __init__(self, requests: object) -> None:
+            opened.set()
 
-    listener = wakeups.WakeupListener(fails)
+        def __iter__(self) -> Iterator[object]:
+            return iter(())
+
+        def cancel(self) -> None:
+            """Like a stream of grpc: it has ended already."""
+
+    listener = wakeups.WakeupListener(Ended)
     listener.watch(wakeups.Waiter(b"k", 1, woken.set))
     assert opened.wait(60)
     listener.close()

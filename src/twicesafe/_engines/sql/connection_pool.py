@@ -85,6 +85,7 @@ class Pool(Generic[C]):
             yield place.connection
         except BaseException as error:
             if place is not None:
+                place.over = True  # an interrupt may come before the first line of the next call
                 self._end(place, error)
             raise
         idle.append(place)
