@@ -16,7 +16,8 @@ from tests.servers import NoServerError, launch, shared
 from tests.servers.kafka import broker
 
 
-def _having(get: Callable[[], Any], engine: str) -> Any:
+def having(get: Callable[[], Any], engine: str) -> Any:
+    """What this returns; without the server the test is skipped, or fails."""
     try:
         return get()
     except NoServerError as reason:
@@ -28,7 +29,7 @@ def _having(get: Callable[[], Any], engine: str) -> Any:
 def _server_fixture(engine: str) -> Any:
     @pytest.fixture(name=engine, scope="session")
     def server() -> Any:
-        return _having(lambda: shared(engine), engine)
+        return having(lambda: shared(engine), engine)
 
     return server
 
@@ -36,7 +37,7 @@ def _server_fixture(engine: str) -> Any:
 def _url_fixture(engine: str) -> Any:
     @pytest.fixture(name=f"{engine}_url")
     def url() -> Iterator[str]:
-        server = _having(lambda: shared(engine), engine)
+        server = having(lambda: shared(engine), engine)
         with server.fresh() as fresh:
             yield fresh
 
@@ -75,7 +76,7 @@ def kafka_broker() -> str:
 
 @pytest.fixture(scope="session")
 def kafka(kafka_broker: str) -> Any:
-    return _having(lambda: shared("kafka"), f"kafka ({kafka_broker})")
+    return having(lambda: shared("kafka"), f"kafka ({kafka_broker})")
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def own_server() -> Iterator[Callable[..., Any]]:
     started: list[Any] = []
 
     def start(engine: str, **settings: str) -> Any:
-        server = _having(lambda: launch(engine, **settings), engine)
+        server = having(lambda: launch(engine, **settings), engine)
         started.append(server)
         return server
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.servers import launch
+from tests.servers.fixtures import having
 from tests.servers.pgbouncer import PgBouncer
 from tests.transactions import ways, wrapped
 from tests.transactions.trying import Shop, Trial
@@ -30,7 +31,8 @@ def shop_of(
         def server(way: Way) -> Any:
             if way.place != "unusual":
                 return request.getfixturevalue(way.engine)
-            found = launch("mariadb", autocommit="0", init_connect="SET autocommit = 1")
+            settings = {"autocommit": "0", "init_connect": "SET autocommit = 1"}
+            found = having(lambda: launch("mariadb", **settings), "mariadb")
             stack.callback(found.remove)
             found.execute("CREATE USER guest")  # init_connect is not run for root
             found.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO guest")
@@ -52,9 +54,10 @@ def shop_of(
             if way.place not in ("transaction", "statement"):
                 return found, found.url
             if way.place not in servers:
-                servers[way.place] = PgBouncer(server(way), mode=way.place)
-                stack.callback(servers[way.place].remove)
-                servers[way.place].start()
+                pooler = having(lambda: PgBouncer(server(way), mode=way.place), "pgbouncer")
+                stack.callback(pooler.remove)
+                having(pooler.start, "pgbouncer")
+                servers[way.place] = pooler
             return found, servers[way.place].url_of(found.url.rpartition("/")[2])
 
         yield both
