@@ -241,6 +241,18 @@ def test_an_operator_decides_about_a_key_without_a_decision(world: World):
     assert [each.error for each in world.regions.in_doubt("us")] == ["RegionDoubt 2: ran"]
 
 
+def test_a_key_that_was_not_done_elsewhere_runs_again_if_its_worker_dies(places: Places):
+    """The policy decides about a crash here: nothing is in doubt any more."""
+    world = World(places, unknown=lambda key: False)
+    failed_over(world)
+    receiver = world.regions.receiver("us")
+    with receiver.claim("slow") as claim:
+        assert claim.is_new
+        lease_ends(world, "us", "slow")
+        assert world.deliver("us", "slow").attempt == 2
+    assert [each.error for each in world.regions.in_doubt("us")] == ["RegionDoubt 2: ran"]
+
+
 def test_a_claim_that_was_decided_on_a_held_key_never_takes_over_what_settling_copied(
     world: World,
 ):

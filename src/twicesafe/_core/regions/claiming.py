@@ -284,11 +284,14 @@ def _doubted(
 def _raised(
     region: Region, epoch: Epoch, ask: ClaimRequest, answer: Claimed, error: str | None = None
 ) -> RegionFlow[Claimed]:
-    """Give the claim a fence of this epoch: that of a copied record continues the old region's."""
+    """Give the claim a fence of this epoch: that of a copied record continues the old region's. If its worker dies, the
+    policy decides (`hold`): the key is no longer in doubt.
+    """
     row: Row | None = yield On(HERE, Read(ask.key.id))
     if row is not None and row.owner == ask.owner and row.fence == answer.fence:
         fence = max(row.fence, epoch.base) + 1
-        raised = replace(row, fence=fence, error=row.error if error is None else error)
+        said = row.error if error is None else error
+        raised = replace(row, fence=fence, hold=ask.hold, error=said)
         if (yield On(HERE, Adopt(raised, over=row.fence))) is Ack.OK:
             if error is not None:
                 region.remember(ask.owner, error)
