@@ -17,6 +17,7 @@ from twicesafe.errors import (
     ConfigurationError,
     HeldError,
     LeaseLostError,
+    StillInProgressError,
     SuspendedError,
     UsageError,
 )
@@ -365,6 +366,19 @@ def test_a_lost_claim_is_no_failure_of_an_undo(shop: Shop) -> None:
     shop.run(shop.receiver.complete_abandoned())
     assert shop.run(shop.receiver.record(checkout.key("a"))).state is State.FAILED
     assert shop.order == ["a", "undo a"]
+
+
+@pytest.mark.parametrize("policy", [{"in_flight": "reject"}, {"wait": 0}])
+def test_a_run_that_calls_itself_fails(shop: Shop, policy: dict[str, Any]) -> None:
+    """It would be suspended until it has ended, so for ever."""
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("again", run, order)
+
+    run = shop.durable(checkout, policy=POLICY.replace(**policy))
+    with pytest.raises(StillInProgressError, match="wait for itself"):
+        shop.run(run("a"))
+    assert shop.run(shop.receiver.record(run.key("a"))).state is State.RELEASED
 
 
 # --- the completer ----------------------------------------------------------------------------

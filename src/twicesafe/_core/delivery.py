@@ -290,9 +290,9 @@ def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
             return None  # its leader may wait for long: ask the store instead
         asks = policy.rejects and not flight.started  # the answer to its claim may be ours too
         left = (CLAIM_RETRIES if asks else policy.wait) - (clock() - began)
+        refuse_own_wait(call)
         if (policy.rejects and not asks) or left <= 0:
             refuse_busy(call, None)
-        refuse_own_wait(call)
         try:
             found = yield AwaitFlight(flight, left, policy.max_waiters, asks)
         except OverflowError:
@@ -324,11 +324,11 @@ def _pause_before(
     left = policy.wait - (call.clock() - began)
     if answer.state is State.SUSPENDED and (policy.rejects or left * 1000 < answer.wait):
         refuse_suspended(call, answer)
+    refuse_own_wait(call)
     if policy.rejects or left <= 0:
         if turn and call.observed:
             waited(call, began)
         refuse_busy(call, answer)
-    refuse_own_wait(call)
     promised = min(left, answer.wait / 1000 + 0.001)
     poll = min(promised, _pause(answer, turn, owner))
     if answer.locked:
