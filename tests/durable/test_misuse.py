@@ -12,6 +12,7 @@ import pytest
 
 from tests.durable.shop import POLICY, Boom, Shop
 from twicesafe import AsyncReceiver, AsyncSteps, Receiver, State, Steps, current_claim
+from twicesafe._core.durable.run_requests import FindDue, StartRun
 from twicesafe.errors import (
     CompensationFailedError,
     ConfigurationError,
@@ -437,6 +438,58 @@ def test_the_completer_compares_no_fingerprints(shop: Shop) -> None:
     shop.run(old.submit({"x": 1}))
     shop.durable(checkout, fingerprint=lambda order: order["y"], **settings)
     assert shop.run(shop.receiver.complete_abandoned()).completed == 1
+
+
+def test_a_run_that_fails_with_the_error_of_an_inner_key_is_not_one_that_another_worker_took(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing = shop.receiver.options(policy=POLICY.replace(remember=(Boom,)))
+    shop.failing["pay"] = 1
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield refusing.process(f"pay-{order}", shop.effect("pay"))
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(max_attempts=1))
+    with pytest.raises(Boom):
+        shop.run(refusing.process("pay-a", shop.effect("pay")))
+    shop.run(checkout.submit("a"))
+    caplog.clear()
+    report = shop.run(shop.receiver.complete_abandoned())
+    assert (report.failed, report.skipped) == (1, 0)
+    assert "a durable run failed" in caplog.text
+    assert shop.run(shop.receiver.record(checkout.key("a"))).state is State.PARKED
+
+
+def test_a_run_that_holds_itself_is_not_one_that_another_worker_took(shop: Shop) -> None:
+    def slow() -> None:
+        raise TimeoutError
+
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("pay", as_function(shop, slow))
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(takeover="hold"))
+    with pytest.raises(TimeoutError):
+        shop.run(checkout("a"))
+    shop.clock.advance(ms=1000)
+    report = shop.run(shop.receiver.complete_abandoned())
+    assert (report.failed, report.skipped) == (1, 0)
+    assert shop.run(shop.receiver.record(checkout.key("a"))).state is State.HELD
+
+
+def test_a_run_whose_last_worker_died_is_parked_and_counted(shop: Shop) -> None:
+    def checkout(steps: Any, order: str) -> Any:
+        yield steps.run("pay", shop.effect("pay"))
+
+    checkout = shop.durable(checkout, policy=POLICY.replace(max_attempts=1), name="checkout")
+    key = shop.run(checkout.submit("a"))
+    [run] = shop.store.perform(FindDue(1, 1)).runs
+    shop.store.perform(
+        StartRun(key, b"o" * 16, 1000, 1, function="checkout", arguments=run.arguments)
+    )
+    shop.clock.advance(ms=2000)
+    report = shop.run(shop.receiver.complete_abandoned())
+    assert (report.failed, report.skipped) == (1, 0)
+    assert shop.run(shop.receiver.record(key)).state is State.PARKED
 
 
 class Stop(BaseException):

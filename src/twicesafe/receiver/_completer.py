@@ -22,7 +22,7 @@ import msgspec
 from .._core.durable.run_operations import MOST
 from .._core.durable.run_requests import DueRun
 from .._values.settings import Duration, expect, seconds
-from ..errors import DuplicateError, SuspendedError, TwicesafeError
+from ..errors import DuplicateError, ParkedError, SuspendedError, TwicesafeError
 from ._batches import checked_concurrency
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class CompletionReport(msgspec.Struct):
     suspended: int = 0
     """Runs that sleep or wait again."""
     failed: int = 0
-    """Runs that raised; each is tried again after its back-off, or is parked or undone."""
+    """Runs that raised, or whose attempts were used up; each is tried again after its back-off, or is parked or
+    undone."""
     parked: int = 0
     """Runs whose code is gone, or whose arguments cannot be read."""
     skipped: int = 0
@@ -57,9 +58,13 @@ class CompletionReport(msgspec.Struct):
         """All runs that were due."""
         return self.completed + self.suspended + self.failed + self.parked + self.skipped
 
-    def count(self, error: BaseException | None) -> None:
-        """Count how a run ended. A failure is logged."""
-        ends = {type(None): "completed", SuspendedError: "suspended", DuplicateError: "skipped"}
+    def count(self, error: BaseException | None, has_begun: bool = False) -> None:
+        """Count how a run ended. A failure is logged. ``has_begun``: its function was called here, so no other worker
+        took it: the error is its own, or one of a step.
+        """
+        ends = {type(None): "completed", SuspendedError: "suspended"}
+        if not has_begun and not isinstance(error, ParkedError):  # which this claim has parked
+            ends[DuplicateError] = "skipped"
         end = next((name for kind, name in ends.items() if isinstance(error, kind)), "failed")
         self.add(end)
         if error is not None and end == "failed":

@@ -43,6 +43,10 @@ def _call_of(receiver: ReceiverBase, run: DueRun) -> tuple[Any, Any, str]:
         return None, None, str(error)
 
 
+def _has_begun(call: Any) -> bool:
+    return call is not None and call.durable.state is not None
+
+
 class Completes(ReceiverBase):
     """What `Receiver` does with due runs."""
 
@@ -80,6 +84,7 @@ class Completes(ReceiverBase):
         """
         if stops():
             return
+        call: Any = None
         try:
             durable, call, why = _call_of(self, run)
             if durable is None:
@@ -91,7 +96,7 @@ class Completes(ReceiverBase):
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # an error of the function: the other runs continue
-            report.count(error)
+            report.count(error, _has_begun(call))
         else:
             report.count(None)
 
@@ -147,6 +152,7 @@ class AsyncCompletes(ReceiverBase):
     async def _complete_one(self, run: DueRun, report: CompletionReport) -> None:
         import asyncio
 
+        call: Any = None
         try:
             durable, call, why = _call_of(self, run)
             if durable is None:
@@ -158,7 +164,7 @@ class AsyncCompletes(ReceiverBase):
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # an error of the function: the other runs continue
-            report.count(error)
+            report.count(error, _has_begun(call))
         else:
             report.count(None)
 
