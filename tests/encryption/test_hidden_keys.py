@@ -175,6 +175,16 @@ def test_forgotten_keys_and_our_own_records_do_not_count_as_readable(place: str,
         assert receiver.process("tx-2", lambda: 8).value == 8
 
 
+def test_another_secret_is_refused_after_an_archive(other: str, url: str, tmp_path: Path):
+    with Receiver.open(url) as receiver:
+        assert receiver.archive(str(tmp_path / "archive"), older_than=0).archived == 1
+    with (
+        Receiver.open(other) as receiver,
+        pytest.raises(ConfigurationError, match="another secret"),
+    ):
+        receiver.process("tx-1", run_again)
+
+
 def test_a_process_that_died_in_the_check_blocks_no_other(place: str, url: str):
     from twicesafe._core.secret_check import check_secret
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from tests.regions.worlds import Places, World
 from twicesafe import HeldError, Key, LeaseLostError, NotHomeError
 from twicesafe._core.regions import claiming
-from twicesafe._core.regions.epochs import REGISTER, Epoch, key_of
-from twicesafe._core.regions.pausing import DOCUMENT, _new, homes_of, in_doubt, pause, serve
+from twicesafe._core.regions.epochs import REGISTER, Epoch, keep_document, key_of
+from twicesafe._core.regions.pausing import DOCUMENT, homes_of, in_doubt, pause, serve
 from twicesafe._values.keys import new_owner
 from twicesafe.errors import CorruptRecordError, StoreUnavailableError
 from twicesafe.regions import AsyncRegions
@@ -162,7 +162,7 @@ def test_what_is_said_of_a_later_change_stays(places: Places):
 
 
 def test_an_unreadable_list_of_doubts_copies_nothing(world: World):
-    world.regions._stores["eu"].perform(Adopt(_new(b"{", 1)))
+    perform(keep_document(HERE, DOCUMENT, b"{", None, 1), {HERE: world.regions._stores["eu"]})
     with pytest.raises(CorruptRecordError, match="nothing is copied from or to it") as error:
         world.regions.follower("eu", "us").once()
     assert error.value.key == DOCUMENT

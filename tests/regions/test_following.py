@@ -250,6 +250,20 @@ def test_a_damaged_progress_is_an_error_that_says_what_to_do(places: Places):
         follower.once()
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "valkey"])
+def test_a_progress_that_was_erased_is_written_again(places: Places, kind: str):
+    """An older version archived it like an answer. Without it no failover is possible."""
+    source, target = places.url("memory"), places.url(kind)
+    with Follower.open(source, target, name="eu") as follower:
+        for _ in range(2):
+            follower.once()
+            with Receiver.open(target) as receiver:
+                receiver.forget(progress_key("eu"), by="ann", why="archived")
+            assert follower.lag() is None
+            follower.once()
+            assert follower.lag() is not None
+
+
 def test_a_wrong_pause_is_refused(places: Places):
     follower = Follower.open(places.url("memory"), places.url("memory"))
     with pytest.raises(ConfigurationError):

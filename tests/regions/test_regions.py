@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.regions.worlds import Places, World
-from twicesafe import HeldError, Key, NotHomeError, ResultUnavailableError
+from twicesafe import HeldError, Key, NotHomeError, Policy, Receiver, ResultUnavailableError
 from twicesafe._engines.sqlite import SqliteStore
+from twicesafe.encryption import KeyRing
 from twicesafe.errors import (
     ConfigurationError,
     StoreUnavailableError,
@@ -326,6 +327,27 @@ def test_work_that_the_old_region_still_does_is_not_started_beside_it(world: Wor
             world.deliver("us", "slow")
         claim.complete("slow but done")
     assert not world.effects
+
+
+@pytest.mark.parametrize("act", ["archive", "reencrypt"])
+def test_what_regions_keep_for_themselves_is_no_answer(places: Places, act: str):
+    """An archive would erase how far the follower came, and a new key ring would encrypt it, so that no failover is
+    possible; in the register, no region would start work."""
+    world = World(places)
+    regions = world.regions
+    world.deliver("eu", "a")
+    regions.follower("eu", "us").once()
+    ring = KeyRing({"new": bytes(32)}, plaintext="read")
+    for store in (*regions._stores.values(), regions._register):
+        receiver = Receiver(store, policy=Policy(encryption=ring))
+        if act == "archive":
+            receiver.archive(str(places.folder / "archive"), older_than=0)
+        else:
+            receiver.reencrypt()
+    regions.follower("eu", "us").once()
+    assert regions.fail_over("eu", to="us").region == "us"
+    regions.settle("eu")
+    assert world.deliver("us", "b").value == "done b"
 
 
 def test_each_home_moves_by_itself(places: Places):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .._values.own_records import is_own
 from .._values.records import ArchiveReport, Row, State
 from .commands import Flow
 from .durable.run_requests import TidyRuns
@@ -44,7 +45,7 @@ class Archiving:
         self.is_over = False
 
     def page(self) -> Flow[list[Row]]:
-        """The next answers to write."""
+        """The next answers to write. Records of twicesafe itself stay: the store needs them."""
         left = ROWS if self._limit is None else min(ROWS, self._limit - self._archived)
         found = yield from page_of(
             Browse(
@@ -60,7 +61,7 @@ class Archiving:
         if self.is_over:  # a search by state need not find a record whose state cannot be read
             stats = yield Survey()
             self._unreadable_count = max(stats.unreadable, len(self._unreadable))
-        return list(found.rows)
+        return [row for row in found.rows if not is_own(row.scope)]
 
     def erase(self, rows: list[Row]) -> Flow[None]:
         """Erase what is durable in the archive now."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from .._values.cipher import Cipher, arguments_context, record_context, step_context
 from .._values.keys import Key
+from .._values.own_records import is_own
 from .._values.records import AuditEntry, Record, ReencryptReport, Row, State, Stats, SweepReport
 from .._values.settings import is_whole
 from .._values.steps import Step, StepState
@@ -209,7 +210,7 @@ def reencrypt(
     """Encrypt recorded answers with the first key of the ring, newest first; `steps`: and the payloads of durable
     runs that no worker has now. `audited("started")` runs before the first answer is rewritten.
 
-    Answers that are recorded meanwhile have that key already. An answer that changes meanwhile is left
+    Answers that are recorded meanwhile have that key already. Documents of twicesafe itself stay readable. An answer that changes meanwhile is left
     alone, so it may run beside deliveries, and again after a crash.
     """
     renew: Callable[[bytes, bytes], bytes | None] | None = getattr(cipher, "reencrypt", None)
@@ -226,6 +227,8 @@ def reencrypt(
         page = yield from page_of(Browse(size, after=after))
         unreadable += [id_[:8] for id_ in page.unreadable if id_[:8] not in unreadable]
         for row in page.rows:
+            if is_own(row.scope):
+                continue
             payloads = [_answer_of(row)]
             if steps and row.state is not State.FORGOTTEN:
                 run: Run | None = yield LoadRun(row.id)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .._values.hidden_keys import OURS
 from .._values.keys import Key, new_owner, uuid7
+from .._values.own_records import OURS
 from .commands import Flow
 from .operations import operate
 from .protocol import ClaimRequest, Resolve

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from .._values.hidden_keys import CHECK_KEY, OURS, HiddenKeys, is_hidden
+from .._values.hidden_keys import CHECK_KEY, HiddenKeys, is_hidden
 from .._values.keys import new_owner
+from .._values.own_records import is_own
 from .._values.records import Row
 from ..errors import ConfigurationError
 from .durable.run_requests import FOREVER
@@ -69,4 +70,4 @@ def problem_with_secret(hidden: HiddenKeys | None) -> Generator[Any, Any, str]:
 
 def _is_readable(row: Row) -> bool:
     """A forgotten record has no text, and our own are not keys of senders."""
-    return bool(row.value) and not is_hidden(row.value) and row.scope[:1] != (OURS,)
+    return bool(row.value) and not is_hidden(row.value) and not is_own(row.scope)

@@ -3,7 +3,7 @@
 keys            the identity of one operation, and owner tokens; `hidden_keys`, `signed_key`
 fingerprint     is this repeat the same request?; `canonical`: one byte string per value
 policy          the settings of a receiver, and its back-off; `breaker`: those of a circuit breaker
-records         what a store keeps about a key; `steps`: about the parts of a durable run
+records         what a store keeps about a key; `steps`: about the parts of a durable run; `own_records`: about itself
 outcomes        what a caller gets
 context         the claim that the current code runs under; `branches`: its thread or task
 codecs/         results as bytes; `object_fields`: objects of a user's class as named fields

@@ -25,13 +25,12 @@ from typing import Final, NoReturn, Self
 from ..errors import ConfigurationError, UsageError
 from .key_source import KeySource
 from .keys import Key
+from .own_records import OURS
 
 __all__ = ["CHECK_KEY", "HIDDEN", "HiddenKeys", "is_hidden"]
 
 HIDDEN: Final = "hidden:"
 """How a hidden part begins."""
-OURS: Final = "twicesafe"
-"""The scope of our own records: they are about the store, not about a sender's key."""
 CHECK_KEY: Final = Key("check", (OURS, "hidden-keys"), absolute=True)
 _SECRET_BYTES: Final = 32
 _KEPT: Final = 16

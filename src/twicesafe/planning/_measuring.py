@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from .._values.own_records import is_own
 from .._values.quantities import percent_text
 from .._values.records import Cause, Record, State
 from .._values.settings import expect
@@ -36,8 +37,6 @@ MEASURED: Final = 2000
 _LONGER: Final = (
     "raise the retention above the time for which senders retry; `twicesafe plan` computes it"
 )
-_OURS: Final = ("twicesafe",)
-"""The scope of records that the library makes for itself, such as the rounds of maintenance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,7 @@ def measure(receiver: Receiver, limit: int = MEASURED) -> Measured:
 
 def measured_from(records: Iterable[Record]) -> Measured:
     """The same from records that you have: of an `AsyncReceiver`, of one scope, of one day."""
-    found = [record for record in records if record.scope[:1] != _OURS]
+    found = [record for record in records if not is_own(record.scope)]
     made = [record.created_at.timestamp() for record in found]
     span = max(made) - min(made) if made else 0.0
     # An expired record that ran again is a new record; one that is in progress has no retention yet.

@@ -17,15 +17,15 @@ import msgspec
 from msgspec.structs import replace
 
 from ..._values.keys import Key, new_owner
+from ..._values.own_records import FOLLOW_SCOPE, REGISTER_SCOPE
 from ..._values.records import Row, State
 from ...errors import ConfigurationError, CorruptRecordError, UsageError
 from ..durable.run_requests import FOREVER
-from ..protocol import Ack, Claimed, ClaimRequest, Complete, Read, Rewrite, Verdict
+from ..protocol import Ack, Adopt, Claimed, ClaimRequest, Complete, Read, Rewrite, Verdict
 
 __all__ = [
     "OWN_SCOPES",
     "REGISTER",
-    "REGISTER_SCOPE",
     "SOURCE",
     "TARGET",
     "Epoch",
@@ -33,9 +33,9 @@ __all__ = [
     "RegionFlow",
     "change",
     "create",
+    "keep_document",
     "key_of",
     "look",
-    "put_document",
     "written",
 ]
 
@@ -43,8 +43,7 @@ T = TypeVar("T")
 RegionFlow: TypeAlias = Generator[Any, Any, T]
 
 REGISTER: Final = "register"
-REGISTER_SCOPE: Final = "twicesafe.regions"
-OWN_SCOPES: Final = (REGISTER_SCOPE, "twicesafe.follow")
+OWN_SCOPES: Final = (REGISTER_SCOPE, FOLLOW_SCOPE)
 """Scopes of our own records. They say something about one store, and are not copied."""
 
 SOURCE: Final = "source"
@@ -123,7 +122,10 @@ def create(key: Key, region: str, now: int) -> RegionFlow[Epoch]:
     found = yield from look(key)
     if found is None:
         first = Epoch(number=1, region=region, since=now)
-        yield from put_document(REGISTER, key, written(first))
+        owner = new_owner()
+        answer: Claimed = yield On(REGISTER, ClaimRequest(key, owner, LEASE, 1_000_000))
+        if answer.verdict is Verdict.WON:
+            yield On(REGISTER, Complete(key.id, owner, answer.fence, FOREVER, written(first)))
         found = yield from look(key)
     if found is None:
         raise ConfigurationError(
@@ -134,14 +136,18 @@ def create(key: Key, region: str, now: int) -> RegionFlow[Epoch]:
     return found[0]
 
 
-def put_document(place: str, key: Key, document: bytes) -> RegionFlow[bool]:
-    """Record a document that never expires; False: another process did, or does."""
-    owner = new_owner()
-    answer: Claimed = yield On(place, ClaimRequest(key, owner, LEASE, 1_000_000))
-    if answer.verdict is not Verdict.WON:
-        return False
-    ack = yield On(place, Complete(key.id, owner, answer.fence, FOREVER, document))
-    return ack is Ack.OK
+def keep_document(
+    place: str, key: Key, document: bytes, row: Row | None, now: int
+) -> RegionFlow[None]:
+    """Write a document that never expires in place of this record, unless another process changes it meanwhile. An
+    operator may have forgotten it: then only its fence is left. The register may be a store that takes no copies.
+    """
+    over = None if row is None else row.fence
+    kept = Row(
+        key.id, key.scope, key.value, State.COMPLETED, (over or 0) + 1, 1, bytes(16), 0, now, now, now + FOREVER,
+        result=document,
+    )  # fmt: skip
+    yield On(place, Adopt(kept, over=over))
 
 
 def change(key: Key, before: bytes, now: int, **changes: Any) -> RegionFlow[tuple[Epoch, bytes]]:

@@ -16,12 +16,13 @@ from typing import Any, Final
 import msgspec
 
 from ..._values.keys import Key
+from ..._values.own_records import FOLLOW_SCOPE
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError, SchemaVersionError, StoreUnavailableError
 from ..durable.run_requests import LoadRun
 from ..operator_lifecycle import ORDER
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
-from .epochs import OWN_SCOPES, SOURCE, TARGET, On, RegionFlow, put_document
+from .epochs import OWN_SCOPES, SOURCE, TARGET, On, RegionFlow, keep_document
 from .pausing import CLOSED, homes_of, in_doubt, late_bounds
 from .settling import UNFINISHED, Settling, learn, settle_row
 
@@ -103,7 +104,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def progress_key(source: str) -> Key:
-    return Key(source, scope=(OWN_SCOPES[1],), absolute=True)
+    return Key(source, scope=(FOLLOW_SCOPE,), absolute=True)
 
 
 def progress_of(source: str) -> RegionFlow[tuple[Progress, bytes | None]]:
@@ -219,7 +220,7 @@ def follow(
     if len(left) > LEFT:
         done = before
     else:
-        yield from _save(source, document, done)
+        yield from _save(source, document, done, now())
     return seen.report(done.until, (now() - began) / 1000)
 
 
@@ -328,10 +329,12 @@ def _count(seen: _Pass, row: Row, answer: Any, settling: Settling | None) -> Reg
         yield from settle_row(seen, row, settling.epoch)
 
 
-def _save(source: str, document: bytes | None, done: Progress) -> RegionFlow[None]:
+def _save(source: str, document: bytes | None, done: Progress, now: int) -> RegionFlow[None]:
     """If another follower of the same source was faster, its progress stays."""
     key, after = progress_key(source), msgspec.json.encode(done)
-    if document is None:
-        yield from put_document(TARGET, key, after)
-    else:
+    if document is not None:
         yield On(TARGET, Rewrite(key.id, State.COMPLETED, document, after))
+        return
+    row: Row | None = yield On(TARGET, Read(key.id))
+    if row is None or row.result is None:
+        yield from keep_document(TARGET, key, after, row, now)

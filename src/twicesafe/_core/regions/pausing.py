@@ -25,14 +25,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
 from ..._values.keys import Key
+from ..._values.own_records import FOLLOW_SCOPE
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError
-from ..durable.run_requests import FOREVER
-from ..protocol import Adopt, Read
-from .epochs import OWN_SCOPES, Epoch, On, RegionFlow
+from ..protocol import Read
+from .epochs import Epoch, On, RegionFlow, keep_document
 
 __all__ = [
     "CLOSED",
@@ -47,7 +46,7 @@ __all__ = [
     "serve",
 ]
 
-DOCUMENT: Final = Key("in doubt", scope=(OWN_SCOPES[1], "pause"), absolute=True)
+DOCUMENT: Final = Key("in doubt", scope=(FOLLOW_SCOPE, "pause"), absolute=True)
 
 CLOSED: Final = (State.COMPLETED, State.FAILED, State.FORGOTTEN)
 """Nothing starts from these, and each is final: copied at all times."""
@@ -135,11 +134,7 @@ def _write(place: str, home: Key, entry: _Home, now: int) -> RegionFlow[None]:
         if said is not None and (said == entry or said.since > entry.since):
             return
         document = msgspec.json.encode({**known, label: entry})
-        if row is None:
-            yield On(place, Adopt(_new(document, now)))
-        else:  # an operator may have forgotten it: then only its fence is left
-            changed = replace(_new(document, now), fence=row.fence + 1)
-            yield On(place, Adopt(changed, over=row.fence))
+        yield from keep_document(place, DOCUMENT, document, row, now)
 
 
 def _read(place: str) -> RegionFlow[tuple[Row | None, Homes]]:
@@ -154,11 +149,3 @@ def _read(place: str) -> RegionFlow[tuple[Row | None, Homes]]:
             "record, then run regions.settle() again",
             key=DOCUMENT,
         ) from error
-
-
-def _new(document: bytes, now: int) -> Row:
-    key = DOCUMENT
-    return Row(
-        key.id, key.scope, key.value, State.COMPLETED, 1, 1, bytes(16), 0, now, now, now + FOREVER,
-        result=document,
-    )  # fmt: skip

@@ -1,0 +1,22 @@
+"""The scopes of records that twicesafe keeps for itself, beside those of senders.
+
+They are about the store: which secret hides its keys, how far a follower came, which region serves a home. Their
+documents are no answers, so they are neither archived nor encrypted: the next process that reads one needs it as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["FOLLOW_SCOPE", "OURS", "REGISTER_SCOPE", "is_own"]
+
+OURS: Final = "twicesafe"
+REGISTER_SCOPE: Final = "twicesafe.regions"
+FOLLOW_SCOPE: Final = "twicesafe.follow"
+
+_FIRST: Final = {(OURS,), (REGISTER_SCOPE,), (FOLLOW_SCOPE,)}
+
+
+def is_own(scope: tuple[str, ...]) -> bool:
+    """Whether this is the scope of a record of twicesafe itself."""
+    return scope[:1] in _FIRST
