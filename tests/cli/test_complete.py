@@ -14,7 +14,8 @@ import pytest
 
 from tests.cli.line import Line
 from tests.polling import until
-from twicesafe import Receiver, State
+from twicesafe import Receiver, SchemaVersionError, State
+from twicesafe._core.durable import run_operations
 
 SHOP = """
 import os, time
@@ -118,6 +119,18 @@ def test_what_cannot_be_used_is_wrong_usage(
     ran = line("complete", *named, "--once", store=False)
     assert (ran.status, ran.out) == (2, "")
     assert words in " ".join(ran.err.split())
+
+
+def test_a_store_that_refuses_ends_it_with_its_error(
+    line: Line, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SchemaVersionError("a newer version has migrated the tables")
+
+    monkeypatch.setattr(run_operations, "find_due", refuse)
+    ran = line("complete", f"{module}:receiver", store=False)
+    assert ran.status == 3, ran.err
+    assert ran.err.strip().endswith("a newer version has migrated the tables")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

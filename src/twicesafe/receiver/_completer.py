@@ -184,15 +184,22 @@ class AsyncCompleter(_CompleterBase):
         """Work in this task and in those of the runs, until another one calls `stop`."""
         import asyncio
 
-        slots = asyncio.Semaphore(self._concurrency)
+        slots, failed = asyncio.Semaphore(self._concurrency), None
         async with asyncio.TaskGroup() as group:
             while not self._stopped:
                 if len(self._left) < self._concurrency:  # long runs keep only their own slots
-                    for run in await self._find_due():
+                    try:
+                        found = await self._find_due()
+                    except Exception as error:  # the group would wrap it, and cancel the runs
+                        self._stopped, failed = True, error
+                        break
+                    for run in found:
                         flow = self._receiver._complete(run, self._report, self._stops, slots)
                         self._left.add(group.create_task(flow))
                 await self._rest()
                 self._left = {task for task in self._left if not task.done()}
+        if failed is not None:
+            raise failed
 
     async def _rest(self) -> None:
         """Until the next look, or, if all slots are taken, until a run has ended."""
