@@ -329,6 +329,23 @@ def test_work_that_the_old_region_still_does_is_not_started_beside_it(world: Wor
     assert not world.effects
 
 
+def test_each_region_maintains_its_own_store(places: Places):
+    """A round is no work of a home: not refused in the standby, not in doubt after a failover, and not copied, or the
+    other region would take it for its own."""
+    world = World(places)
+    eu, us = (world.regions.receiver(region) for region in ("eu", "us"))
+    for receiver in (eu, us):
+        upkeep = receiver.maintain(every=86400)
+        assert upkeep.round()
+        upkeep.stop()
+    assert world.regions.follower("eu", "us").once().examined == 0
+    world.regions.fail_over("eu", to="us")
+    upkeep = us.maintain(every=40000)
+    assert upkeep.round()
+    upkeep.stop()
+    assert world.regions.in_doubt("us") == []
+
+
 @pytest.mark.parametrize("act", ["archive", "reencrypt"])
 def test_what_regions_keep_for_themselves_is_no_answer(places: Places, act: str):
     """An archive would erase how far the follower came, and a new key ring would encrypt it, so that no failover is

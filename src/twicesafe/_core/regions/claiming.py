@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ..._values.clocks import WorkerClock
 from ..._values.keys import Key
+from ..._values.own_records import is_own
 from ..._values.records import Cause, Row, State
 from ...errors import NotHomeError, StoreError
 from ..protocol import Abandon, Ack, Adopt, Claimed, ClaimRequest, Complete, Fail, Read, Verdict
@@ -163,6 +164,8 @@ def _confirmed(region: Region, key: Key) -> RegionFlow[Epoch]:
 
 
 def claim(region: Region, ask: ClaimRequest) -> RegionFlow[Claimed]:
+    if is_own(ask.key.scope):  # each region maintains its own store
+        return (yield On(HERE, ask))  # type: ignore[no-any-return]
     epoch = yield from _confirmed(region, ask.key)
     doubtful = False
     if epoch.cut and _is_old(region, epoch, ask.key):

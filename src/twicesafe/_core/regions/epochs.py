@@ -17,14 +17,13 @@ import msgspec
 from msgspec.structs import replace
 
 from ..._values.keys import Key, new_owner
-from ..._values.own_records import FOLLOW_SCOPE, REGISTER_SCOPE
+from ..._values.own_records import REGISTER_SCOPE
 from ..._values.records import Row, State
 from ...errors import ConfigurationError, CorruptRecordError, UsageError
 from ..durable.run_requests import FOREVER
 from ..protocol import Ack, Adopt, Claimed, ClaimRequest, Complete, Read, Rewrite, Verdict
 
 __all__ = [
-    "OWN_SCOPES",
     "REGISTER",
     "SOURCE",
     "TARGET",
@@ -43,8 +42,6 @@ T = TypeVar("T")
 RegionFlow: TypeAlias = Generator[Any, Any, T]
 
 REGISTER: Final = "register"
-OWN_SCOPES: Final = (REGISTER_SCOPE, FOLLOW_SCOPE)
-"""Scopes of our own records. They say something about one store, and are not copied."""
 
 SOURCE: Final = "source"
 """The place of the store that records are copied from."""

@@ -15,14 +15,15 @@ from typing import Any, Final
 
 import msgspec
 
+from ..._values.hidden_keys import CHECK_KEY
 from ..._values.keys import Key
-from ..._values.own_records import FOLLOW_SCOPE
+from ..._values.own_records import FOLLOW_SCOPE, is_own
 from ..._values.records import Row, State
 from ...errors import CorruptRecordError, SchemaVersionError, StoreUnavailableError
 from ..durable.run_requests import LoadRun
 from ..operator_lifecycle import ORDER
 from ..protocol import Ack, Adopt, Browse, Page, Read, Rewrite
-from .epochs import OWN_SCOPES, SOURCE, TARGET, On, RegionFlow, keep_document
+from .epochs import SOURCE, TARGET, On, RegionFlow, keep_document
 from .pausing import CLOSED, homes_of, in_doubt, late_bounds
 from .settling import UNFINISHED, Settling, learn, settle_row
 
@@ -230,7 +231,7 @@ def _rows_of(seen: _Pass, found: Page, steps: bool) -> RegionFlow[list[Row]]:
     rows = []
     for row in found.rows:
         seen.high = max(seen.high, row.changed_at)
-        if row.scope[:1] and row.scope[0] in OWN_SCOPES:
+        if is_own(row.scope) and row.scope != CHECK_KEY.scope:  # about the source itself
             continue
         if seen.again.get(row.id) == row:
             continue
