@@ -185,6 +185,18 @@ def test_a_probe_says_what_happened(places: Places):
     assert world.regions.status()[0].in_doubt == 4
 
 
+def test_what_a_probe_said_was_done_is_kept_as_long_as_an_answer(places: Places):
+    """Else a late duplicate would run, once the doubt has ended and the probe is not asked any more."""
+    world = World(places, unknown=lambda key: True)
+    failed_over(world)
+    receiver = world.regions.receiver("us", policy=Policy(retention="30d"))
+    with pytest.raises(ResultUnavailableError):
+        receiver.process("done", world.handle, "done")
+    record = receiver.record("done")
+    assert record is not None
+    assert record.expires_at == record.changed_at + timedelta(days=30)
+
+
 def test_an_operator_decides_about_a_held_key(world: World):
     failed_over(world)
     for key in ("x", "y"):

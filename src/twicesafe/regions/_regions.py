@@ -76,7 +76,10 @@ class Regions(RegionsBase[Store]):
     def receiver(self, region: str, **settings: Any) -> Receiver:
         """A receiver for the workers of this region; settings as of `Receiver`."""
         worker = self._worker(region)
-        return Receiver(RegionStore(self._stores[region], self._register, worker), **settings)
+        store = RegionStore(self._stores[region], self._register, worker)
+        receiver = Receiver(store, **settings)
+        worker.retention = receiver._resolved.retention_ms
+        return receiver
 
     def follower(self, source: str, target: str) -> Follower:
         """A follower that copies the records of one region to another."""
@@ -172,7 +175,9 @@ class AsyncRegions(RegionsBase[AsyncStore]):
         """A receiver for the workers of this region; settings as of `AsyncReceiver`."""
         worker = self._worker(region)
         store = AsyncRegionStore(self._stores[region], self._register, worker)
-        return AsyncReceiver(store, **settings)
+        receiver = AsyncReceiver(store, **settings)
+        worker.retention = receiver._resolved.retention_ms
+        return receiver
 
     def follower(self, source: str, target: str) -> AsyncFollower:
         """A follower that copies the records of one region to another."""

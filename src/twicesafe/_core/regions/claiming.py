@@ -61,8 +61,6 @@ _SAID: Final = {"hold": None, "run": False}
 MOST: Final = 10_000
 """Claims in doubt that a process remembers."""
 
-RETENTION: Final = 86_400_000
-
 
 class Probe(NamedTuple):
     """Ask the user's function: True: it was done. False: it was not. None: not known."""
@@ -87,6 +85,8 @@ class Region:
         self.name, self.register = name, register
         self.home, self.sent_at, self.unknown = home, sent_at, unknown
         self.lease, self.clock = lease, clock
+        self.retention = 86_400_000
+        """Milliseconds for which it keeps what a probe said was done: like an answer, so its receiver sets it."""
         self.ran: dict[bytes, str] = {}
         """Owners of claims in doubt that run nevertheless, and the marks of their records."""
         self.doubted: dict[bytes, int] = {}
@@ -193,7 +193,7 @@ def claim(region: Region, ask: ClaimRequest) -> RegionFlow[Claimed]:
     except NotHomeError:
         region.ran.pop(ask.owner, None)
         if not _took_over(answer):
-            yield On(HERE, Abandon(ask.key.id, ask.owner, RETENTION))
+            yield On(HERE, Abandon(ask.key.id, ask.owner, region.retention))
         raise
     if doubtful:
         return (yield from _doubted(region, epoch, ask, answer))
@@ -271,7 +271,7 @@ def _doubted(
     id_, fence = ask.key.id, answer.fence
     if found is True:
         done = mark(epoch, PROBED)
-        yield On(HERE, Complete(id_, ask.owner, fence, RETENTION, None, error=done))
+        yield On(HERE, Complete(id_, ask.owner, fence, region.retention, None, error=done))
         return (yield On(HERE, ask))  # type: ignore[no-any-return]  # what later deliveries get
     row: Row | None = yield On(HERE, Read(id_))
     if row is not None and row.owner == ask.owner and row.fence == fence:
