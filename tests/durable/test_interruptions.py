@@ -239,6 +239,7 @@ def test_the_threads_of_a_completer_count_together(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(checkout, "_resumed", unreadable)
     monkeypatch.setattr("twicesafe._core.durable.run_operations.park_unusable", parked)
+    monkeypatch.setattr("twicesafe.receiver._completion.OVERDUE", 0)
     for order in "ab":
         checkout.submit(order)
     assert receiver.complete_abandoned(concurrency=2).parked == 2

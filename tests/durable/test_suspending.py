@@ -26,7 +26,7 @@ from twicesafe import (
     UsageError,
 )
 from twicesafe._core.durable.run_requests import LoadRun, Signal, StartRun
-from twicesafe._core.protocol import Abandon
+from twicesafe._core.protocol import Abandon, Renew
 from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe.stores.memory import MemoryStore
 
@@ -289,8 +289,58 @@ def test_a_run_whose_arguments_the_code_does_not_take_is_parked(
         async def changed(steps: Any, basket: str) -> None: ...
 
     with caplog.at_level(logging.WARNING, "twicesafe"):
-        assert complete(shop).parked == 1
+        report = complete(shop)
+        assert (report.skipped, report.parked) == (1, 0), (
+            "in a rolling deployment an old node takes them"
+        )
+    assert "left to other completers" in caplog.text
+    assert state_of(shop, key) is State.SUSPENDED
+    shop.clock.advance(ms=HOUR)
+    assert complete(shop).parked == 1
     assert state_of(shop, key) is State.PARKED
+
+
+def test_a_run_with_a_new_argument_is_left_to_the_nodes_that_take_it(shop: Shop) -> None:
+    def old(steps: Any, order: str) -> Any: ...
+
+    async def old_async(steps: Any, order: str) -> Any: ...
+
+    def new(steps: Any, order: str, express: bool = False) -> Any:
+        return "new"
+
+    async def new_async(steps: Any, order: str, express: bool = False) -> Any:
+        return "new"
+
+    named = shop.receiver.durable(name="checkout", scope=("shop",), key="order")
+    run = named(new if shop.mode == "blocking" else new_async)
+    key = shop.run(run.submit("a"))
+    named(old if shop.mode == "blocking" else old_async)
+    assert complete(shop).skipped == 1
+    named(new if shop.mode == "blocking" else new_async)
+    shop.clock.advance(ms=60_000)
+    assert complete(shop).completed == 1
+    assert shop.run(run("a")) == "new"
+    assert state_of(shop, key) is State.COMPLETED
+
+
+def test_a_run_whose_worker_died_late_is_not_parked_by_a_node_without_its_code(shop: Shop) -> None:
+    """Since when it waits is what its lease says, not when a completer looked at it last."""
+
+    def checkout(steps: Any, order: str) -> Any:
+        return order
+        yield
+
+    checkout = shop.durable(checkout, name="checkout")
+    key = shop.run(checkout.submit("a"))
+    known = dict(shop.receiver._durables)
+    owner = b"o" * 16
+    fence = shop.store.perform(StartRun(key, owner, 1000, 5, function="checkout")).fence
+    shop.store.perform(Renew(key.id, owner, fence, 2 * HOUR))
+    shop.clock.advance(ms=2 * HOUR + 1000)
+    shop.receiver._durables.clear()
+    assert complete(shop).parked == 0
+    shop.receiver._durables.update(known)
+    assert state_of(shop, key) is State.IN_PROGRESS
 
 
 def test_a_suspended_inner_run_suspends_the_outer_one(shop: Shop) -> None:

@@ -49,9 +49,9 @@ class CompletionReport(msgspec.Struct):
     """Runs that raised, or whose attempts were used up; each is tried again after its back-off, or is parked or
     undone."""
     parked: int = 0
-    """Runs whose code is gone, or whose arguments cannot be read."""
+    """Runs whose code is gone, or whose arguments it does not take, for an hour."""
     skipped: int = 0
-    """Runs that another worker took first."""
+    """Runs that another worker took first, or that are left to others because their code or arguments do not fit."""
 
     @property
     def found(self) -> int:
@@ -69,6 +69,11 @@ class CompletionReport(msgspec.Struct):
         self.add(end)
         if error is not None and end == "failed":
             _log_failure("a durable run failed: %s", error)
+
+    def leave(self, run: DueRun, why: str) -> None:
+        """Count a run that this node's code cannot run. In a rolling deployment another node's code can."""
+        self.add("skipped")
+        _log.warning("a durable run was left to other completers: key=%s %s", run.key.short, why)
 
     def count_unusable(self, run: DueRun, why: str, is_parked: bool) -> None:
         """Count a run that cannot be run here. Another worker may have taken it before it was parked."""

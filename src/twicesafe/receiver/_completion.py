@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.durable import run_operations
-from .._core.durable.run_requests import DueRun
+from .._core.durable.run_requests import OVERDUE, DueRun
 from .._forking import WithoutChildren
 from .._values.closed import require_open
 from .._values.context import key_scope
@@ -87,7 +87,10 @@ class Completes(ReceiverBase):
         call: Any = None
         try:
             durable, call, why = _call_of(self, run)
-            if durable is None:
+            if call is None and run.overdue < OVERDUE:
+                report.leave(run, why)
+                return
+            if call is None:
                 flow = run_operations.park_unusable(run, self._resolved, why)
                 report.count_unusable(run, why, self._runtime.run(flow))
                 return
@@ -155,7 +158,10 @@ class AsyncCompletes(ReceiverBase):
         call: Any = None
         try:
             durable, call, why = _call_of(self, run)
-            if durable is None:
+            if call is None and run.overdue < OVERDUE:
+                report.leave(run, why)
+                return
+            if call is None:
                 flow = run_operations.park_unusable(run, self._resolved, why)
                 report.count_unusable(run, why, await self._runtime.run(flow))
                 return

@@ -181,7 +181,8 @@ class MemoryRuns:
             kept.due_at = now + (ask.pause if kept.completes else run_lifecycle.CLOSED_PAUSE)
             if kept.completes:
                 key = Key(row.value, row.scope, absolute=True)
-                due.append(DueRun(key, kept.function, kept.arguments, row.fingerprint))
+                overdue = now - row.lease_until
+                due.append(DueRun(key, kept.function, kept.arguments, row.fingerprint, overdue))
         return Due(due, len(seen) >= ask.limit)
 
     def tidy_runs(self, ask: TidyRuns) -> tuple[int, bytes]:

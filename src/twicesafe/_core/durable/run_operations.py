@@ -50,7 +50,7 @@ def find_due(limit: int, pause: int, functions: Iterable[str]) -> Flow[list[DueR
 
 
 def park_unusable(run: DueRun, policy: ResolvedPolicy, why: str) -> Flow[bool]:
-    """Park a run whose code is gone, or whose arguments cannot be read. True: it is parked now."""
+    """Park a run whose code is gone, or whose arguments it does not take. True: it is parked now."""
     key, owner = run.key, new_owner()
     answer: Claimed = yield StartRun(
         key,

@@ -23,6 +23,7 @@ from ..protocol import Ack, ClaimRequest, Fail, Release
 
 __all__ = [
     "FOREVER",
+    "OVERDUE",
     "RUN_OPS",
     "WITHOUT_LIMIT",
     "WITHOUT_RUNS",
@@ -44,6 +45,9 @@ __all__ = [
 
 FOREVER: Final = 100 * 365 * 86_400_000
 """The retention of a run that is not finished: no sweep removes it."""
+
+OVERDUE: Final = 3_600_000
+"""Milliseconds after which a run that no completer could run is parked. Until then, nodes with other code may run it."""
 
 WITHOUT_LIMIT: Final = 1 << 30
 """The `max_attempts` of an attempt that was interrupted: it parks no run that has something to undo."""
@@ -158,7 +162,7 @@ class FindDue(msgspec.Struct, gc=False):
     pause: int
     functions: tuple[str, ...] | None = None
     """Only runs of these functions, and those that are overdue by `overdue` milliseconds; None: all."""
-    overdue: int = 3_600_000
+    overdue: int = OVERDUE
 
 
 class DueRun(msgspec.Struct, gc=False):
@@ -168,6 +172,8 @@ class DueRun(msgspec.Struct, gc=False):
     function: str
     arguments: bytes
     fingerprint: bytes | None = None
+    overdue: int = 0
+    """Milliseconds for which no worker has taken it."""
 
 
 class Due(msgspec.Struct, gc=False):

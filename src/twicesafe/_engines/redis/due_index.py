@@ -141,10 +141,9 @@ class DueIndex(KeySearch):
                 pause = ask.pause if look.completes else run_lifecycle.CLOSED_PAUSE
                 if look.completes:
                     key = Key(look.row.value, look.row.scope, absolute=True)
-                    run = DueRun(
-                        key, look.function.decode(), look.arguments, look.row.fingerprint
-                    )  # fmt: skip
-                    found.append((len(moves), run))
+                    asked = look.function.decode(), look.arguments, look.row.fingerprint
+                    overdue = look.now - look.row.lease_until
+                    found.append((len(moves), DueRun(key, *asked, overdue)))
                 moves.append((entry, look.now + pause, look.function))
             else:
                 moves.append((entry, None if look.at < 0 else look.at, look.function))

@@ -76,8 +76,8 @@ class RunUpkeep:
                 if completes:
                     assert isinstance(row, Row)
                     key = Key(row.value, row.scope, absolute=True)
-                    run = DueRun(key, bytes(function).decode(), bytes(arguments), row.fingerprint)
-                    due.append((id_, run))
+                    asked = bytes(function).decode(), bytes(arguments), row.fingerprint
+                    due.append((id_, DueRun(key, *asked, now - row.lease_until)))
         taken = yield from self._put_off(later)
         yield from self._remove(over)
         return Due([run for id_, run in due if id_ in taken], len(rows) >= ask.limit)
