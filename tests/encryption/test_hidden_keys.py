@@ -25,7 +25,7 @@ from twicesafe import (
 )
 from twicesafe._core.commands import Sleep
 from twicesafe.encryption import HiddenKeys
-from twicesafe.regions import Regions
+from twicesafe.regions import Follower, Regions
 from twicesafe.stores import open_async_store, open_store
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -180,6 +180,18 @@ def test_another_secret_is_refused_after_an_archive(other: str, url: str, tmp_pa
         assert receiver.archive(str(tmp_path / "archive"), older_than=0).archived == 1
     with (
         Receiver.open(other) as receiver,
+        pytest.raises(ConfigurationError, match="another secret"),
+    ):
+        receiver.process("tx-1", run_again)
+
+
+def test_another_secret_is_refused_by_a_copy_of_the_store(other: str, url: str, tmp_path: Path):
+    """The other records of twicesafe itself are not copied."""
+    copy = f"sqlite:///{tmp_path}/copy.db"
+    with Follower.open(url, copy) as follower:
+        assert follower.once().copied == 2
+    with (
+        Receiver.open(f"{copy}?{other.partition('?')[2]}") as receiver,
         pytest.raises(ConfigurationError, match="another secret"),
     ):
         receiver.process("tx-1", run_again)
