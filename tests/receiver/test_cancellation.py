@@ -258,6 +258,34 @@ def test_a_batch_that_is_cancelled_gives_its_claims_back(bench: Bench) -> None:
     bench._wait(run())
 
 
+def test_a_batch_that_is_cancelled_in_an_item_that_had_to_wait(bench: Bench) -> None:
+    """The cancellation was a failure of that item, and the call returned."""
+
+    async def run() -> None:
+        started = asyncio.Event()
+        ran: list[str] = []
+
+        async def handle(message: str) -> str:
+            ran.append(message)
+            if len(ran) == 1:
+                raise ValueError
+            started.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        task = asyncio.ensure_future(
+            bench.receiver.process_many(["k 1", "k 2", "k 3"], handle, key=lambda one: one[0])
+        )
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 120)
+        assert ran == ["k 1", "k 2"]
+        assert (await bench.receiver.record("k")).state is State.RELEASED
+
+    bench._wait(run())
+
+
 def test_contextvars_reach_the_handler(bench: Bench) -> None:
     var: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="unset")
 

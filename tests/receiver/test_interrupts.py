@@ -91,6 +91,22 @@ def test_an_interrupt_of_a_batch_propagates_and_gives_the_rest_back(bench: Bench
 
 
 @SYNC
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_of_an_item_that_had_to_wait_ends_the_batch(bench: Bench, kind: Any) -> None:
+    """It was a failure of its item, and the next items ran."""
+    ran: list[str] = []
+
+    def handle(message: str) -> str:
+        ran.append(message)
+        raise ValueError if len(ran) == 1 else kind
+
+    with pytest.raises(kind):
+        bench.process_many(["k 1", "k 2", "k 3"], handle, key=lambda message: message[0])
+    assert ran == ["k 1", "k 2"]
+    assert bench.record("k").state is State.RELEASED
+
+
+@SYNC
 def test_sys_exit_in_a_threaded_batch_propagates(bench: Bench) -> None:
     def handle(message: str) -> str:
         if message == "b":

@@ -102,9 +102,12 @@ class _Batch:
         for index in self.waiting:
             try:  # they share one wait: a batch waits as long as a single call would
                 flight = yield JoinFlight(calls[index])
-                self.answers[index] = yield from deliver(calls[index], flight, began)
+                answer = yield from deliver(calls[index], flight, began)
             except Exception as error:
-                self.answers[index] = Raised(error)
+                answer = Raised(error)
+            if (stop := _stop_of(answer)) is not None:
+                raise stop
+            self.answers[index] = answer
         return [self.answers[index] for index in range(len(calls))]
 
     # -- who runs? ----------------------------------------------------------------------------
