@@ -131,6 +131,32 @@ def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
     assert bench.events(ev.Refused)[-1].reason == "StillInProgressError"
 
 
+@pytest.mark.parametrize("setting", [{"in_flight": "reject"}, {"wait": 0}], ids=str)
+def test_who_never_waits_gets_an_answer_that_is_just_being_read(
+    bench: Bench, setting: dict[str, Any]
+) -> None:
+    """With wait=0 it was told that finished work is in progress."""
+    counter = Counter()
+    bench.process("k", counter.quick)
+    bench.policy(**setting)
+    reading, go_on = threading.Event(), threading.Event()
+
+    def hold(request: Any) -> None:
+        reading.set()
+        assert go_on.wait(60)
+
+    bench.store.after = bench.in_mode(hold)
+    first = bench.start(bench.process, "k", counter.quick)
+    assert reading.wait(60)
+    second = bench.start(bench.process, "k", counter.quick)
+    flights = bench.receiver._runtime.flights.table
+    until(lambda: second.done() or any(flight.askers for flight in flights.values()))
+    go_on.set()
+    assert first.result(120).replayed
+    assert second.result(120).replayed
+    assert counter.runs == 1
+
+
 def test_reject_does_not_wait_behind_a_waiter_of_its_own_process(bench: Bench) -> None:
     """The waiter waits for another process, and may for long; the answer is known already."""
     counter = Counter()

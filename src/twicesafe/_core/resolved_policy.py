@@ -42,8 +42,8 @@ class ResolvedPolicy:
         self.usable = self.lease * (1 - MARGIN)
         self.max_lease = seconds(policy.max_lease)
         self.retention_ms = max(1, round(seconds(policy.retention) * 1000))
-        self.rejects = policy.in_flight == "reject"
         self.wait = seconds(policy.wait)
+        self.rejects = policy.in_flight == "reject" or self.wait == 0
         self.max_waiters = policy.max_waiters
         self.hold = policy.takeover == "hold"
         self.max_attempts = policy.max_attempts
