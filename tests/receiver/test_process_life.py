@@ -137,6 +137,34 @@ def test_a_fork_inside_a_handler_leaves_the_claim_to_the_parent(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_fork_inside_a_handler_of_a_batch_leaves_the_claim_to_the_parent(tmp_path: Path) -> None:
+    """The child recorded the parent's attempt as failed, so the work ran again."""
+    done = run(
+        """
+        import os, sys, warnings, twicesafe
+        warnings.simplefilter("ignore")
+        receiver = twicesafe.Receiver.open(sys.argv[1])
+        child = None
+        def work(message):
+            global child
+            child = os.fork()
+            if child:
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            return "child" if child == 0 else "parent"
+        try:
+            (outcome,) = receiver.process_many(["k"], work, key=str)
+        except twicesafe.LeaseLostError:
+            os._exit(17 if child == 0 else 1)
+        if child == 0:
+            os._exit(3)
+        print(outcome.value, receiver.record("k").state)
+        """,
+        url_of("sqlite", tmp_path),
+    )
+    assert done.stdout.split() == ["17", "parent", "completed"], done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_has_owners_connections_and_keeper_of_its_own(tmp_path: Path) -> None:
     done = run(
         """

@@ -254,6 +254,8 @@ class BlockingFlowRun(FlowRun):
             claim = job.claim
             return invoke(None, job.run) if claim is None else self.invoke(claim, job.run)
         except BaseException as error:
+            if job.claim is not None and job.claim.pid != _forking.pid:
+                raise  # in a child that was forked in the handler: the batch is the parent's
             return Raised(error)
 
     def _watch(self, command: Watch) -> None:
