@@ -23,6 +23,7 @@ from twicesafe import (
     StoreUnavailableError,
 )
 from twicesafe import events as ev
+from twicesafe._core.protocol import Ack, Renew
 from twicesafe.consumers import AsyncConsumer, Consumer, Message
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.testing import MemoryBroker
@@ -228,6 +229,37 @@ def test_leases_of_the_fallback_are_renewed_there(bench: Bench):
     assert not claim.gone
     counter.go_on.set()
     assert first.result(120).value == "done"
+
+
+@pytest.mark.parametrize("bench", ["memory-async"], indirect=True)
+@pytest.mark.parametrize("away", ["store", "fallback"])
+def test_leases_are_renewed_although_the_other_store_does_not_open(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, away: str
+):
+    """The keeper opened the fallback with the first renewal. If it was down, every handler lost its claim."""
+    other, counter = fallback(bench), Counter()
+    receiver = guarded(bench, lending(other))
+    calls = [bench.start(bench.process, "in the store", counter.slow)]
+    assert counter.entered.wait(60)
+    if away == "store":
+        outage = fail(bench)
+        lent = Counter()
+        lent.go_on = counter.go_on
+        calls.append(bench.start(bench.process, "in the fallback", lent.slow))
+        assert lent.entered.wait(60)
+        outage.over()
+
+    def refuse() -> Any:
+        raise StoreUnavailableError("its server is away")
+
+    monkeypatch.setattr(bench.store if away == "store" else other, "blocking_store", refuse)
+    keeper = receiver._runtime.keeper
+    renew = keeper._perform_many
+    answers = renew([Renew(one.key.id, one.owner, one.fence, 1) for one in keeper._live])
+    counter.go_on.set()
+    assert [call.result(120).value for call in calls] == ["done"] * len(calls)
+    assert [type(answer) for answer in answers[:-1]] == [StoreUnavailableError] * (len(calls) - 1)
+    assert answers[-1] is Ack.OK
 
 
 def test_a_fallback_may_be_a_url(bench: Bench):

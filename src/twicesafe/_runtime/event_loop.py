@@ -84,13 +84,11 @@ class EventLoopRuntime(SharedState):
     def break_circuit(self, settings: Breaker, fallback: Any) -> StoreGuard:
         """Stop asking a store that fails. A renewal goes to the store that granted its claim."""
         guard = self._guard_by(settings, AsyncGuardedStore, fallback)
-        plain = self._perform_blocking
-
-        def perform(requests: Any) -> list[Any]:
-            other = None if fallback is None else fallback.blocking_store()
-            return GuardedStore(_Blocking(plain), other, guard).perform_many(requests)
-
-        self.keeper._perform_many = perform
+        mine = _Blocking(self._perform_blocking)
+        lent = None
+        if fallback is not None:
+            lent = _Blocking(lambda requests: fallback.blocking_store().perform_many(requests))
+        self.keeper._perform_many = GuardedStore(mine, lent, guard).perform_many
         return guard
 
     async def new_run(self) -> EventLoopFlowRun:
@@ -155,10 +153,16 @@ class EventLoopRuntime(SharedState):
 
 
 class _Blocking:
-    """The lease keeper's access to the store, as a store."""
+    """The lease keeper's access to one of two stores, as a store: if it does not open, the other is still asked."""
 
     def __init__(self, perform_many: Callable[[Any], list[Any]]) -> None:
-        self.perform_many = perform_many
+        self._perform_many = perform_many
+
+    def perform_many(self, requests: Any) -> list[Any]:
+        try:
+            return self._perform_many(requests)
+        except Exception as error:
+            return [error] * len(requests)
 
 
 class EventLoopFlowRun(FlowRun):
