@@ -124,6 +124,32 @@ def test_a_complete_that_is_never_answered_is_unknown_not_lost(impatient: Bench)
     assert (again.value, again.replayed, counter.runs) == ("recorded", True, 1)
 
 
+@pytest.mark.parametrize("many", [False, True], ids=["one", "a batch"])
+def test_a_recorded_result_is_found_although_its_lease_cannot_be_renewed(
+    impatient: Bench, many: bool
+) -> None:
+    """Only the answer was lost. When the outage ends, the renewal comes first: it is refused, and nothing is lost."""
+    over = impatient.clock() + 12_000  # by then a renewal is due
+
+    def down(request: Any) -> None:
+        if impatient.clock() < over:
+            raise StoreUnavailableError("cut")
+
+    def lost(request: Any) -> None:
+        if request.op == "complete" and impatient.store.before is not down:
+            impatient.store.before = down
+            raise StoreUnavailableError("cut")
+
+    impatient.store.after = lost
+    counter = Counter("recorded")
+    if many:
+        first, _ = impatient.process_many(["k", "other"], counter.quick, key=str)
+    else:
+        first = impatient.process("k", counter.quick)
+    assert (first.value, first.replayed) == ("recorded", False)
+    assert impatient.events(ev.RenewalRefused) == []
+
+
 def test_a_complete_that_never_arrived_is_retried_while_the_claim_lasts(impatient: Bench) -> None:
     impatient.store.before = Outage("complete", "renew", times=12)
     counter = Counter("recorded")

@@ -172,7 +172,7 @@ def prepare(
     call: Call, claim: ActiveClaim, reply: Reply
 ) -> tuple[Complete | Fail, ResultError | None]:
     """The request that records this reply, with the value already encoded."""
-    policy = call.policy
+    policy, claim.ending = call.policy, True
     if call.observed:
         claim.ended = call.clock()
     if isinstance(reply, Returned):

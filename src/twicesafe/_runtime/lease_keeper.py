@@ -5,7 +5,8 @@
       └ most handlers end here: they cost one dict entry    └ worker stopped 10 % earlier
 
 It is a thread for async receivers too, so a blocked event loop keeps its claims. A failed renewal
-is retried soon, without limit; a *refused* one marks the claim as gone. Nothing is renewed past
+is retried soon, without limit; a *refused* one marks the claim as gone, unless its end is being recorded: the
+store renews no recorded claim, although its owner may not know yet that it is recorded. Nothing is renewed past
 ``max_lease``: a hung handler loses its key. The thread ends when its keeper is garbage-collected,
 so a receiver that is dropped without `close` leaves no thread behind.
 """
@@ -156,10 +157,11 @@ class LeaseKeeper:
             elif isinstance(answer, Exception):
                 self._notify(ev.RenewalFailed(claim.key, type(answer).__name__))
                 self._postpone(claim, self._clock() + min(1.0, claim.lease / 10))
-            elif not claim.settled:
-                claim.gone = True
+            else:
                 self._live.pop(claim, None)
-                self._notify(ev.RenewalRefused(claim.key))
+                if not (claim.settled or claim.over or claim.ending):
+                    claim.gone = True
+                    self._notify(ev.RenewalRefused(claim.key))
 
     def _postpone(self, claim: ActiveClaim, at: float) -> None:
         if claim in self._live:

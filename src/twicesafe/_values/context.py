@@ -60,6 +60,8 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
     """The store said that this owner no longer has the key."""
     over: bool = False
     """The attempt ended without an answer to record: the key is given back, or held."""
+    ending: bool = False
+    """The handler ended, and the store is asked to record it: only the answer says whether the claim was lost."""
     settled: bool = False
     """The handler ended and the store was asked to record it: nothing is left to renew."""
     outer: ActiveClaim | None = None
