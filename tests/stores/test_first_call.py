@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.receiver.faults import AsyncFaultyStore
 from twicesafe import AsyncReceiver, ConfigurationError, Policy, StoreUnavailableError
 from twicesafe._engines.postgresql.connections import SerialConnection
 from twicesafe._engines.redis import async_connection as stream
 from twicesafe.stores import ThreadedStore
+from twicesafe.stores.memory import AsyncMemoryStore
 
 SLOW, LEASE = 2.5, 2.0
 
@@ -71,6 +73,30 @@ async def test_a_slow_connection_is_not_the_claim_s_time(url: str):
     assert [outcome.value for outcome in outcomes] == [0, 2, 4, 6, 8]
     assert [outcome.attempt for outcome in outcomes] == [1] * 5
     await receiver.close()
+
+
+async def test_who_waited_for_cancelled_connections_connects():
+    """The third had to connect with its claim, so connecting used up its lease."""
+    store = AsyncFaultyStore(AsyncMemoryStore())
+    asked: list[str] = []
+    connecting = asyncio.Semaphore(0)
+
+    async def ready() -> None:
+        asked.append("ready")
+        connecting.release()
+        if len(asked) < 3:
+            await asyncio.Event().wait()
+
+    store.ready = ready  # type: ignore[method-assign]
+    store.before = lambda request: asked.append(request.op)
+    async with asyncio.timeout(120):
+        receiver = AsyncReceiver(store)
+        *cancelled, last = (asyncio.create_task(receiver.process(key, double, 2)) for key in "abc")
+        for call in cancelled:
+            await connecting.acquire()
+            call.cancel()
+        assert (await last).value == 4
+    assert asked[:4] == ["ready", "ready", "ready", "claim"]
 
 
 @pytest.mark.usefixtures("slow")

@@ -38,10 +38,10 @@ class LoopConnection:
         return error.again() if isinstance(error, TwicesafeError) else error
 
     async def _try(self, store: Any) -> None:
-        self._tries += 1
         try:
             await store.ready()
         except Exception as error:
             self._error = error
         else:
             self.made, self._error = True, None
+        self._tries += 1  # not if it was cancelled: then the next one tries
