@@ -32,6 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twicesafe._values.canonical import MAX_DEPTH, canonical
+from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe._values.fingerprint import (
     MAX_BYTES,
     content_digest,
@@ -40,7 +41,12 @@ from twicesafe._values.fingerprint import (
     fingerprint,
     stated,
 )
-from twicesafe.errors import ConfigurationError, MissingKeyError, UsageError
+from twicesafe.errors import (
+    ConfigurationError,
+    MissingKeyError,
+    NotStorableError,
+    UsageError,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "fingerprint_scheme_1.json"
 
@@ -368,6 +374,20 @@ def test_depth_is_bounded():
 
 def _children(value):
     return value.values() if isinstance(value, dict) else value
+
+
+def test_an_extra_value_does_not_hide_the_field_of_its_name():
+    """Pydantic keeps both if the field has an alias. Two amounts had one fingerprint."""
+
+    class Transfer(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="allow")
+        amount: int = pydantic.Field(alias="amt")
+
+    transfer = Transfer.model_validate({"amt": 5, "amount": 0})
+    with pytest.raises(UsageError, match=r"a .*Transfer has an extra value 'amount' .* alias"):
+        fingerprint(transfer)
+    with pytest.raises(NotStorableError, match="could not be read"):
+        DEFAULT_CODEC.encode(transfer, Transfer)
 
 
 def test_cycles_are_refused_at_once():

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ..errors import UsageError
+
 __all__ = ["BASES", "Shape", "attributes_of", "base_of", "shape_of", "with_attributes"]
 
 _ABSENT: Final = object()
@@ -83,7 +85,14 @@ class _ModelShape(Shape):
     def read(self, value: Any) -> dict[str, Any]:
         held = value.__dict__  # not getattr: a deprecated field would warn
         fields = {name: held[name] for name in self.names if name in held}
-        return {**fields, **(value.__pydantic_extra__ or {})}
+        extra = value.__pydantic_extra__ or {}
+        if not fields.keys().isdisjoint(extra):
+            name = min(fields.keys() & extra.keys())
+            raise UsageError(
+                f"a {self.cls.__qualname__} has an extra value {name!r} beside its field of that name, which has an "
+                "alias; one would hide the other: give the model extra='ignore' or 'forbid'"
+            )
+        return {**fields, **extra}
 
     def state(self, value: Any) -> dict[str, Any]:
         unset = [name for name in self.names if name not in value.__pydantic_fields_set__]
