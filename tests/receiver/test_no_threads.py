@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from twicesafe import AsyncReceiver, Outcome, Policy, Receiver
+from twicesafe import AsyncReceiver, Failure, Outcome, Policy, Receiver
 from twicesafe._runtime.adapting import for_threads
 from twicesafe._runtime.handler_threads import HandlerThreads
 
@@ -126,4 +126,18 @@ def test_a_handler_with_a_timeout_that_gets_no_thread_gives_its_claim_back(refus
         with pytest.raises(RuntimeError, match="can't start new thread"):
             receiver.process("k", pytest.fail, "without a thread nothing ends it")
         outcome = receiver.process("k", str, 7)
+    assert (outcome.value, outcome.attempt) == ("7", 1)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_so_does_one_of_a_batch(refuse: Refusal, concurrency: int):
+    """It stayed in progress until its lease ended, and was held then, although nothing had run."""
+    policy = Policy(timeout=WAITS, wait=0, takeover="hold")
+    with Receiver.open("memory://", policy=policy) as receiver:
+        refuse("twicesafe-handler")
+        both = receiver.process_many("ab", str.upper, key=str, concurrency=concurrency)
+        (failed,) = (one for one in both if isinstance(one, Failure))
+        assert isinstance(failed.error, RuntimeError)
+        assert failed.key is not None
+        outcome = receiver.process(failed.key, str, 7)
     assert (outcome.value, outcome.attempt) == ("7", 1)

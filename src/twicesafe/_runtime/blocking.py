@@ -47,7 +47,7 @@ from .._core.driving import drive
 from .._core.durable.run import deliver_run
 from .._core.durable.run_state import RunState, StepCall
 from .._core.durable.steps import take_fast
-from .._core.protocol import ClaimRequest
+from .._core.protocol import Abandon, ClaimRequest
 from .._values.breaker import Breaker
 from .._values.context import ActiveClaim, active
 from .._values.outcomes import Outcome
@@ -226,6 +226,9 @@ class BlockingFlowRun(FlowRun):
         except RuntimeError:  # no thread left: nothing has run, so the claim is given back
             self._asked = asked
             rest.end()
+            if asked is None and command.claim is not None:  # an item of a batch, which goes on
+                claim, kept = command.claim, self._runtime.abandoned_kept_ms
+                self._perform(Abandon(claim.key.id, claim.owner, kept))
             raise
         try:
             return ended.result(command.timeout)
