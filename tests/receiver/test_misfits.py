@@ -19,6 +19,10 @@ def charge(order: str, cents: int = 5) -> str:
     return f"{order} {cents}"
 
 
+async def charge_later(order: str, cents: int = 5) -> str:
+    return f"{order} {cents}"
+
+
 def keyword_only(order: str, *, cents: int) -> str:
     return f"{order} {cents}"
 
@@ -150,9 +154,13 @@ async def test_and_so_in_an_inbox(tmp_path: Path) -> None:
             inbox.process(connection, "k", charge, "o", retention=5)
         with pytest.raises(UsageError, match="cannot be called like this"):
             inbox.process(connection, "k", charge, "o", 5, 6)
+        with pytest.raises(UsageError, match="cannot be called like this"):
+            inbox.idempotent(key=lambda *_: "k")(charge)(connection, 5, 6)
         connection.execute("COMMIT")
         with Receiver.open(url) as receiver:
             assert receiver.stats().total == 0
     async with AsyncInbox.open(url) as other:
         with pytest.raises(UsageError, match=r"use inbox\.options\(scope=…\)"):
             await other.process(None, "k", charge, "o", scope=())
+        with pytest.raises(UsageError, match="cannot be called like this"):
+            await other.idempotent(key=lambda *_: "k")(charge_later)(None, 5, 6)

@@ -160,6 +160,8 @@ class Inbox(Decorator, InboxBase):
             raise UsageError("Inbox decorates blocking functions; use AsyncInbox for this one")
 
         def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+            if kwargs or not profile.least <= len(args) <= profile.most:
+                profile.check(function, args, kwargs, "inbox")
             run = functools.partial(function, *args, **kwargs)
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
@@ -299,6 +301,8 @@ class AsyncInbox(AsyncDecorator, InboxBase):
             raise UsageError("AsyncInbox decorates async functions; use Inbox for this one")
 
         async def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
+            if kwargs or not profile.least <= len(args) <= profile.most:
+                profile.check(function, args, kwargs, "inbox")
             run = functools.partial(function, *args, **kwargs)
             connection = owner._connection_of(profile, args, kwargs)
             full = key_of(args, kwargs)
