@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from tests.durable.shop import POLICY, Boom, Shop
-from twicesafe import Policy, State
+from twicesafe import CompensatedError, Policy, Receiver, State, Steps
 from twicesafe._core.durable.run_requests import LoadRun
 from twicesafe._values.steps import StepState
 from twicesafe.errors import StoreUnavailableError, TwicesafeError
+from twicesafe.events import RenewalRefused
 from twicesafe.stores._batching import uncancellable
+from twicesafe.stores.memory import MemoryStore
 
 HOUR = 3_600_000
 SOME = POLICY.replace(max_attempts=3, remember=(Boom,))
@@ -164,3 +166,31 @@ def each_request_fails(shop: Shop, fails: bool, kind: str, *, lasts: bool) -> No
             assert shop.done[name] == before[name], f"{what}: {name} ran again"
         assert all(times <= 1 + lasts for times in shop.done.values()), f"{what}: {shop.done}"
     assert 20 < at < 199
+
+
+def test_an_undone_run_whose_end_was_recorded_is_not_lost() -> None:
+    """Only the answer was lost, and before it was asked for again, the store refused to renew the lease."""
+
+    class Cut(MemoryStore):
+        cuts = 1
+
+        def perform(self, request: Any) -> Any:
+            answer = super().perform(request)
+            if request.op == "complete" and self.cuts:
+                self.cuts -= 1
+                keeper = receiver._runtime.keeper
+                keeper._renew(list(keeper._live), receiver._runtime.clock())
+                raise StoreUnavailableError("cut")
+            return answer
+
+    seen: list[Any] = []
+    receiver = Receiver(Cut(), policy=SOME.replace(max_attempts=1), observers=[seen.append])
+
+    @receiver.durable(scope=())
+    def checkout(steps: Steps, order: str) -> None:
+        steps.run("charge", str, order, undo=len)
+        raise Boom
+
+    with pytest.raises(CompensatedError):
+        checkout("o-1")
+    assert not [event for event in seen if isinstance(event, RenewalRefused)]

@@ -162,6 +162,7 @@ def _remember(
     claim, name = state.claim, CompensatedError.__name__
     payload = msgspec.json.encode({"type": name, "message": reason})
     payload = encrypted(call.policy.cipher, claim.key, State.FAILED, payload)
+    claim.ending = True
     ask = Complete(
         claim.key.id,
         claim.owner,
