@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,25 @@ def test_a_decorated_function_runs_once_in_its_own_scope(tmp_path: Path):
         with pytest.raises(ConfigurationError, match="key="):
             inbox.idempotent(lambda connection: None)
     connection.close()
+
+
+def test_a_context_that_a_handler_left_behind_may_deliver_its_message_again(tmp_path: Path):
+    """It is that of a task or thread which the handler started. It was refused, as if it waited for itself."""
+    contexts: list[contextvars.Context] = []
+    with (
+        Inbox.open(f"sqlite:///{tmp_path / 'a.db'}") as inbox,
+        closing(sqlite3.connect(tmp_path / "a.db")) as connection,
+    ):
+
+        def handle() -> int:
+            contexts.append(contextvars.copy_context())
+            return 5
+
+        with connection:
+            inbox.process(connection, "m", handle)
+        with connection:
+            again = contexts[0].run(inbox.process, connection, "m", handle)
+    assert (again.value, again.replayed) == (5, True)
 
 
 def test_blocking_and_async_are_kept_apart(tmp_path: Path):

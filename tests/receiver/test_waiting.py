@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from typing import Any
@@ -239,6 +240,28 @@ def test_a_handler_that_waits_for_itself_gets_an_error(bench: Bench) -> None:
 
     with pytest.raises(StillInProgressError, match=r"wait for itself.*derive"):
         bench.process("k", outer_async if bench.is_async else outer)
+
+
+def test_what_a_handler_left_running_may_wait_for_its_key_later(bench: Bench) -> None:
+    """A task or thread keeps the context that it began in. It was told that it waits for itself."""
+    contexts: list[contextvars.Context] = []
+    counter = Counter()
+    elsewhere = bench.new_receiver()
+
+    def begins() -> None:
+        contexts.append(contextvars.copy_context())
+        raise ValueError("no luck")
+
+    with pytest.raises(ValueError, match="no luck"):
+        bench.process("k", begins)
+    first = bench.start(bench.call, elsewhere.process, "k", bench.in_mode(counter.slow))
+    assert counter.entered.wait(60)
+    process = bench.receiver.process
+    later = bench.start(contexts[0].run, bench.call, process, "k", bench.in_mode(counter.quick))
+    until(lambda: "claim" in bench.store.ops()[2:] or later.done())
+    counter.go_on.set()
+    assert first.result(120).value == "done"
+    assert later.result(120).replayed
 
 
 def test_a_handler_may_use_derived_keys(bench: Bench) -> None:

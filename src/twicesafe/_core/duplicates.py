@@ -213,10 +213,11 @@ def refuse_mismatch(call: Call, stored: bytes | None, known: bool = False) -> No
 
 
 def refuse_own_wait(call: Call, lease: float | None = None) -> None:
-    """``lease``: of the claims that count; None: all do."""
+    """``lease``: of the claims that count; None: all do. A task that a handler left running has its claim still."""
     claim = active.get()
     while claim is not None:
-        if claim.key.id == call.key.id and lease in (None, claim.lease):
+        ended = claim.settled or claim.over
+        if claim.key.id == call.key.id and not ended and lease in (None, claim.lease):
             _refuse(
                 call,
                 StillInProgressError(
