@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -244,6 +245,20 @@ def test_an_error_of_its_own_does_not_end_it(
     assert keeping.pass_time(10) == 0
     assert "continues after an error" in caplog.text
     monkeypatch.setattr(keeping.keeper, "_perform_many", keeping.store.perform_many)
+    assert keeping.pass_time(1) == 1
+
+
+def test_an_observer_that_exits_does_not_end_the_renewals(
+    keeping: Keeping, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`sys.exit()` ends a thread without a word: nothing was renewed any more, and handlers lost their claims."""
+    keeping.claim()
+    keeping.store.answer = StoreUnavailableError("down")
+    monkeypatch.setattr(keeping.keeper, "_notify", lambda event: sys.exit(1))
+    assert keeping.pass_time(10) == 1
+    assert "continues after an error" in caplog.text
+    assert keeping.pass_time(0.5) == 0  # it is not tried again at once
+    keeping.store.answer = Ack.OK
     assert keeping.pass_time(1) == 1
 
 

@@ -113,7 +113,7 @@ class LeaseKeeper:
             return False
         try:
             self._renew_due()
-        except Exception:
+        except (Exception, SystemExit):  # an observer that exits would end this thread only
             _log.exception("the lease keeper continues after an error")
         return True
 
@@ -155,8 +155,8 @@ class LeaseKeeper:
                 claim.expires = max(claim.expires, sent + span * (1 - MARGIN))
                 self._postpone(claim, sent + claim.lease / 3)
             elif isinstance(answer, Exception):
-                self._notify(ev.RenewalFailed(claim.key, type(answer).__name__))
                 self._postpone(claim, self._clock() + min(1.0, claim.lease / 10))
+                self._notify(ev.RenewalFailed(claim.key, type(answer).__name__))
             else:
                 self._live.pop(claim, None)
                 if not (claim.settled or claim.over or claim.ending):
