@@ -136,7 +136,7 @@ def test_reject_answers_at_once(bench: Bench, elsewhere: bool) -> None:
 def test_who_never_waits_gets_an_answer_that_is_just_being_read(
     bench: Bench, setting: dict[str, Any]
 ) -> None:
-    """With wait=0 it was told that finished work is in progress."""
+    """With wait=0 it got `StillInProgressError` for finished work."""
     counter = Counter()
     bench.process("k", counter.quick)
     bench.policy(**setting)
@@ -243,7 +243,7 @@ def test_a_handler_that_waits_for_itself_gets_an_error(bench: Bench) -> None:
 
 
 def test_what_a_handler_left_running_may_wait_for_its_key_later(bench: Bench) -> None:
-    """A task or thread keeps the context that it began in. It was told that it waits for itself."""
+    """A task or thread keeps the context that it began in. It was refused, as if it waited for itself."""
     contexts: list[contextvars.Context] = []
     counter = Counter()
     elsewhere = bench.new_receiver()
