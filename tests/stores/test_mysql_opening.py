@@ -262,6 +262,24 @@ def test_what_a_server_sets_in_every_session_changes_no_answer(own_server: Any):
         receiver.sweep()
 
 
+@pytest.mark.parametrize(("word", "opens"), [("OFF", True), ("ON", False), ("NO_LOCK", False)])
+def test_mariadb_12_says_in_a_word_whether_it_is_read_only(
+    mariadb_url: str, monkeypatch: pytest.MonkeyPatch, word: str, opens: bool
+):
+    import pymysql.cursors
+
+    execute = pymysql.cursors.Cursor.execute
+
+    def answer_as_mariadb_12(cursor: Any, sql: str, args: Any = None) -> Any:
+        return execute(cursor, sql.replace("@@read_only", f"'{word}'"), args)
+
+    monkeypatch.setattr(pymysql.cursors.Cursor, "execute", answer_as_mariadb_12)
+    if opens:
+        MysqlStore.open(mariadb_url).close()
+    else:
+        assert "connect to the primary" in refused(mariadb_url, StoreUnavailableError)
+
+
 def test_a_read_only_server_is_refused(own_server: Any):
     server = own_server("mariadb")
     server.execute("CREATE DATABASE shop")

@@ -116,7 +116,7 @@ def _prepare(connection: Any, settings: Settings) -> Session:
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     cursor.execute("SELECT VERSION(), @@read_only, @@max_allowed_packet")
     version, read_only, most_bytes = cursor.fetchone()
-    if read_only:
+    if read_only not in (0, "OFF"):  # a word since MariaDB 12
         raise StoreUnavailableError(
             f"{settings.url} is read-only (a replica, or a demoted primary); connect to the primary"
         )
