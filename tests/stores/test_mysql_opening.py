@@ -262,6 +262,27 @@ def test_what_a_server_sets_in_every_session_changes_no_answer(own_server: Any):
         receiver.sweep()
 
 
+@pytest.mark.parametrize("setting", ["autocommit = 0", "completion_type = CHAIN"])
+def test_a_claim_is_committed_whatever_the_server_sets_in_every_session(
+    own_server: Any, setting: str
+):
+    server = own_server("mariadb", init_connect=f"SET {setting}")
+    server.execute("CREATE DATABASE shop")
+    server.execute("CREATE USER clerk")  # init_connect is not run for root
+    server.execute("GRANT ALL ON shop.* TO clerk")
+
+    def states() -> list[str]:
+        """As another process sees them."""
+        with Receiver.open(server.url_of("shop")) as other:
+            return sorted(state.value for state in other.stats().by_state)
+
+    with Receiver.open(server.url_of("shop").replace("root@", "clerk@")) as receiver:
+        assert receiver.process("first", states).value == ["in_progress"]
+        receiver.forget("first", by="clerk")  # a transaction of several statements
+        assert receiver.process("second", states).value == ["forgotten", "in_progress"]
+    assert states() == ["completed", "forgotten"]
+
+
 @pytest.mark.parametrize(("word", "opens"), [("OFF", True), ("ON", False), ("NO_LOCK", False)])
 def test_mariadb_12_says_in_a_word_whether_it_is_read_only(
     mariadb_url: str, monkeypatch: pytest.MonkeyPatch, word: str, opens: bool

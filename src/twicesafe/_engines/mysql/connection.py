@@ -1,8 +1,9 @@
 """One connection to MariaDB or MySQL: how it is opened, and how it runs a command.
 
-Every session gets the settings that the programs rely on, not the server's defaults: READ COMMITTED,
-strict types (a value that does not fit is an error, never truncated), UTC, and lock waits that end
-before our own time-out. A read-only server is refused when connecting.
+Every session gets the settings that the programs rely on, not the server's defaults: READ COMMITTED, a
+commit after every statement outside a transaction, unique indexes that are checked, strict types (a value
+that does not fit is an error, never truncated), UTC, and lock waits that end before our own time-out. A
+read-only server is refused when connecting.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ def connect(settings: Settings) -> Session:
 def _prepare(connection: Any, settings: Settings) -> Session:
     cursor = connection.cursor()
     cursor.execute(
-        f"SET SESSION sql_mode = '{_MODE}', time_zone = '+00:00', sql_safe_updates = 0,"
+        # Also what the driver has set: `init_connect` may change it back, and the driver is not told.
+        "SET SESSION autocommit = 1, completion_type = NO_CHAIN, unique_checks = 1,"
+        f" sql_mode = '{_MODE}', time_zone = '+00:00', sql_safe_updates = 0,"
         f" sql_select_limit = {_ALL_ROWS}, innodb_lock_wait_timeout = {_lock_timeout(settings):d}"
     )
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
