@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.outbox.stage import AsyncBroker, Broker, RelayMode, begin
@@ -637,6 +638,38 @@ async def test_asyncpg(postgres_url: str):
             await outbox.retry("00" * 16, by="ana")
         with pytest.raises(UsageError, match="not parked"):
             await outbox.skip("00" * 16, by="ana")
+
+
+# --- settings of the session ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_postgresql_text_that_the_default_encoding_of_a_session_cannot_hold(
+    postgres_url: str, kind: str, encoding: str
+):
+    relays = RelayMode(kind, postgres_url)
+    broker = Broker() if kind == "sync" else AsyncBroker()
+    with psycopg.connect(f"{postgres_url}?client_encoding=utf8") as connection:
+        database = connection.info.dbname
+        connection.execute(f"ALTER DATABASE \"{database}\" SET client_encoding = '{encoding}'")  # type: ignore[arg-type]
+    with Outbox.open(postgres_url) as outbox:
+        with psycopg.connect(f"{postgres_url}?client_encoding=utf8") as connection:
+            outbox.add(connection, topic="€", body="bad", key="☃")
+            outbox.add(connection, topic="orders", body="good")
+        broker.refuses, broker.why = {"bad"}, ValueError("not for ☃")
+        relay = relays.relay(broker, max_attempts=1)
+        assert relay.drain() == 1
+        (lane,) = outbox.parked()
+        assert (lane.key, lane.topic, lane.error) == ("☃", "€", "ValueError: not for ☃")
+        broker.refuses = set()
+        outbox.retry(lane.lane, by="☃")
+        assert relay.drain() == 1
+    assert [(message.topic, message.key) for message in broker.got] == [
+        ("orders", None),
+        ("€", "☃"),
+    ]
+    relays.close()
 
 
 # --- wrong settings ------------------------------------------------------------------------------------

@@ -291,8 +291,9 @@ def connection_class(settings: Settings) -> Any:
 
 
 def connection_options(timeout: float) -> dict[str, Any]:
-    """Detect a dead server within the time-out, and refuse a replica."""
+    """Detect a dead server within the time-out, refuse a replica, and read any text of a message."""
     return {
+        "client_encoding": "utf8",  # a role, a database or PGCLIENTENCODING may set another
         "connect_timeout": max(2, round(timeout)),
         "tcp_user_timeout": round(timeout * 1000),
         "keepalives_idle": 10,
