@@ -195,6 +195,27 @@ async def test_an_outage_is_no_cancellation_of_a_task_that_survived_an_earlier_o
         assert await asyncio.ensure_future(work()) == "went on"
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancellation_is_not_lost_as_the_connection_becomes_free(
+    postgres_url: str, turns: int
+):
+    """In each turn of the loop from the moment when the connection becomes free."""
+    async with AsyncReceiver.open(url_for("psycopg-async", postgres_url)) as receiver:
+        assert (await receiver.stats()).by_state == {}
+        connection = receiver.store._loops.here().other
+        await connection._lock.acquire()
+        waiting = asyncio.create_task(receiver.stats())
+        while not connection._lock._waiters:
+            await asyncio.sleep(0)
+        connection._lock.release()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await receiver.stats()).by_state == {}
+
+
 @pytest.mark.parametrize("kind", ["psycopg-async", "asyncpg"])
 async def test_a_server_without_a_connection_left_records_what_it_let_run(
     kind: str, own_server: Callable[..., Any]

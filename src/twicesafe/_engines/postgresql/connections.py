@@ -195,7 +195,8 @@ class SerialConnection:
         until = loop.time() + timeout
         if self._lock.locked():
             try:
-                await asyncio.wait_for(self._lock.acquire(), timeout)
+                async with asyncio.timeout_at(until):
+                    await self._lock.acquire()
             except TimeoutError as error:
                 raise self._timed_out() from error
         else:
