@@ -23,6 +23,7 @@ from twicesafe import AsyncReceiver, Inbox, Key, Outbox, Policy, Receiver, curre
 from twicesafe._core.outbox.requests import Fetch, Heartbeat, Prepare, Setback, Settle, Unpark
 from twicesafe._core.protocol import (
     Abandon,
+    Ack,
     ClaimRequest,
     Complete,
     Fail,
@@ -69,6 +70,25 @@ def open_inbox(url: str) -> Iterator[Any]:
         assert inbox.accept(connection, "held")
         yield connection
         connection.rollback()
+
+
+def test_a_claim_of_a_key_that_a_transaction_holds_costs_no_connection(
+    small: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A waiter asks twice a second, and each connection takes a login."""
+    store = MysqlStore.open(small)
+    opened: list[None] = []
+    monkeypatch.setattr(store._pool, "_connect", lambda: (opened.append(None), store._connect())[1])
+    with open_inbox(small):
+        held = ClaimRequest(Key("held"), A, HOUR)
+        release = Release(Key("held").id, "ann", "stuck", HOUR)
+        for _ in range(2):
+            assert store.perform(held).locked
+            assert [answer.locked for answer in store.perform_many([held] * 2)] == [True, True]
+            assert store.perform(release) is Ack.LOCKED
+    assert store.perform(held).verdict is Verdict.WON
+    assert opened == []
+    store.close()
 
 
 # --- leases ----------------------------------------------------------------------------------

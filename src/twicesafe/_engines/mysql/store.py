@@ -235,7 +235,14 @@ class MysqlStore(Store):
         while True:
             try:
                 with self._pool.connection() as session:
-                    return self._run_on(session, program, until, lock_wait)
+                    try:
+                        return self._run_on(session, program, until, lock_wait)
+                    except pymysql.Error as error:
+                        if code_of(error) != LOCK_WAIT:
+                            raise
+                        locked = error
+                # Raised out here, because the connection is good.
+                raise explain(locked, self.url) from locked
             except pymysql.Error as error:
                 if is_demoted(error):
                     self._pool.close()
