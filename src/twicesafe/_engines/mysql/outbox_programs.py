@@ -35,7 +35,6 @@ class MysqlOutbox(OutboxPrograms):
     share: ClassVar[str] = " LOCK IN SHARE MODE"
 
     def __init__(self, table: str, now: str = NOW, migrates: bool = True) -> None:
-        self.schema: MysqlSchema
         super().__init__(MysqlSchema("mysql_outbox", f"{table}_outbox"), _percents, now, migrates)
         self._added_at = UTC_NOW if now == NOW else now
         """The time in the caller's session."""
@@ -64,9 +63,6 @@ class MysqlOutbox(OutboxPrograms):
             f"INSERT INTO {target} ({COLUMNS}) SELECT {columns}"
             f" FROM {numbered(source, 'o', 'n', numbers)}"
         )
-
-    def migrated(self) -> Program[list[str]]:
-        return (yield from self.schema.migrate(timeout=4))
 
     def add(self, added: Sequence[Added]) -> Program[None]:
         """Texts are sent as bytes, whatever the character set of the caller's session is."""

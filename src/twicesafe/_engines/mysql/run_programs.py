@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MysqlRuns"]
 
-MIGRATION_TIMEOUT: Final = 10
-"""Seconds to wait for another process that creates the tables."""
-
 INSERTED: Final = 1
 """What the server counts for an upsert that found no row."""
 
@@ -34,7 +31,6 @@ _TIMES: Final = slice(8, 11)
 
 class MysqlRuns(RunPrograms):
     _records: MysqlPrograms
-    _schema: MysqlSchema
 
     def __init__(self, records: MysqlPrograms, schema: MysqlSchema) -> None:
         super().__init__(records, schema)
@@ -43,9 +39,6 @@ class MysqlRuns(RunPrograms):
         once = f" LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE name = {self.steps}.name"
         self._insert_step = mark(self.fenced_insert(now, "0", once))
         self._insert_wait = mark(self.fenced_insert(now, f"{now} + ?", once))
-
-    def migrated(self) -> Program[list[str]]:
-        return (yield from self._schema.migrate(MIGRATION_TIMEOUT))
 
     def _started(self, ask: StartRun, answer: Claimed) -> Program[Claimed]:
         """A new run on MariaDB, whose claim returned the time: without a row it has no steps to read."""

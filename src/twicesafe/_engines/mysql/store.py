@@ -89,7 +89,7 @@ class MysqlStore(Store):
         self._tap: Callable[[str, Any], None] | None = None
         """Tests only: called before and after every statement."""
         if settings.migrate:
-            self.migrated = self._run(lambda: self._schema.migrate(self._lock_timeout))
+            self.migrated = self._run(lambda: self._schema.prepare(MysqlPrograms.begin))
         self.refresh()
         meta = self.programs.meta
         self._gates = self._run(lambda: make_gates(meta, settings.migrate))
@@ -285,15 +285,10 @@ class MysqlStore(Store):
 
     # -- upkeep -------------------------------------------------------------------------------
 
-    @property
-    def _lock_timeout(self) -> int:
-        return max(1, int(self.settings.timeout) - 1)
-
     def migrate(self, tell: Progress = None) -> list[str]:
-        done = self._run(lambda: self._schema.migrate(self._lock_timeout))
-        done += migrate_records(
-            self._schema, self._moves, self._migrating, MysqlPrograms.begin, tell
-        )
+        begin = MysqlPrograms.begin
+        done = self._run(lambda: self._schema.prepare(begin))
+        done += migrate_records(self._schema, self._moves, self._migrating, begin, tell)
         self.refresh()
         return done + self._run(self.programs.runs.migrated)
 
@@ -302,7 +297,7 @@ class MysqlStore(Store):
         until = time.monotonic() + MIGRATION_TIMEOUT
         while True:
             try:
-                return self._run(lambda: self._schema.alone(program(), self._lock_timeout))
+                return self._run(lambda: self._schema.alone(program()))
             except StoreUnavailableError as error:
                 if code_of(error.__cause__) != LOCK_WAIT or time.monotonic() > until:
                     raise

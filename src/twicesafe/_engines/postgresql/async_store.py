@@ -25,7 +25,6 @@ from ...stores._batching import AsyncBatcher, PerLoop, uncancellable
 from ...stores._outbox_port import AsyncOutboxPort
 from ..sql.commands import Change, Query, dollars
 from ..sql.layouts import WIDE
-from ..sql.migrations import prepare
 from .connections import AsyncConnection, AsyncpgConnection, PsycopgConnection, SerialConnection
 from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
@@ -217,7 +216,7 @@ class AsyncStoreBase(AsyncStore):
         if self._checked:
             return
         if self.settings.migrate:
-            await connection.drive(prepare(self._schema, PostgresPrograms.begin))
+            await connection.drive(self._schema.prepare(PostgresPrograms.begin))
         await self.refit(connection)
         self._checked = True
 

@@ -20,7 +20,7 @@ from ..sql.commands import Query, atomically, dollars
 from ..sql.connection_pool import Pool
 from ..sql.in_transaction import InTransaction
 from ..sql.layouts import MOVING, NARROW, WIDE
-from ..sql.migrations import LAYOUT_CHANGES, migrate_records, prepare
+from ..sql.migrations import LAYOUT_CHANGES, migrate_records
 from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
 from .moving import PostgresMoves
@@ -76,7 +76,7 @@ class PostgresStore(Store):
         """Tests only: called before and after every statement."""
         try:
             if settings.migrate:
-                self.migrated = self._run(prepare(self._schema, PostgresPrograms.begin))
+                self.migrated = self._run(self._schema.prepare(PostgresPrograms.begin))
             self.refresh()
         except BaseException:
             self.close()
@@ -151,7 +151,7 @@ class PostgresStore(Store):
 
     def migrate(self, tell: Progress = None) -> list[str]:
         begin = PostgresPrograms.begin
-        done = self._run(prepare(self._schema, begin))
+        done = self._run(self._schema.prepare(begin))
         if not self.settings.generations:
             done += migrate_records(self._schema, self._moves, self._run_when_free, begin, tell)
         self.refresh()

@@ -30,9 +30,7 @@ __all__ = [
     "check",
     "files_of",
     "first_steps",
-    "migrate",
     "migrate_records",
-    "prepare",
     "statements_of",
 ]
 
@@ -92,6 +90,22 @@ class Schema(abc.ABC):
             )
             before = version
         return "\n".join(steps)
+
+    def prepare(self, begin: str) -> Program[list[str]]:
+        """What opening migrates; returns one line of text per step."""
+        version = yield from self.version()
+        if version >= self.opening_goal(version):
+            return []
+        return (yield from self.migrate(begin))
+
+    def migrate(self, begin: str) -> Program[list[str]]:
+        """Apply all missing steps; returns one line of text per step."""
+        done: list[str] = []
+        if (yield from self.version()) >= self.newest:
+            return done
+        while (step := (yield from atomically(self.step(), begin))) is not None:
+            done.append(step)
+        return done
 
     def step(self) -> Program[str | None]:
         """One migration, in a transaction that keeps other processes out; None: nothing to do."""
@@ -161,14 +175,6 @@ def _from_nothing(files: list[Traversable]) -> str:
 _OLDER: Final = re.compile(r"\{t\}_(records|wide)\b")
 
 
-def prepare(schema: Schema, begin: str) -> Program[list[str]]:
-    """What opening migrates; returns one line of text per step."""
-    version = yield from schema.version()
-    if version >= schema.opening_goal(version):
-        return []
-    return (yield from migrate(schema, begin))
-
-
 BATCH: Final = 500
 """Records that one transaction moves. Their claims wait for it."""
 
@@ -207,16 +213,6 @@ def _move_all(moves: Any, run: Callable[[Any], Any], begin: str, tell: Progress)
             if tell is not None:
                 tell(moved, max(moved, total))
     return moved
-
-
-def migrate(schema: Schema, begin: str) -> Program[list[str]]:
-    """Apply all missing steps; returns one line of text per step."""
-    done: list[str] = []
-    if (yield from schema.version()) >= schema.newest:
-        return done
-    while (step := (yield from atomically(schema.step(), begin))) is not None:
-        done.append(step)
-    return done
 
 
 def first_steps(engine: str, table: str, version: int, present: int = 0) -> list[str]:

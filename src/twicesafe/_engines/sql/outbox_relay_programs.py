@@ -34,7 +34,7 @@ from ..._core.outbox.requests import (
 )
 from ...stores._base import Program
 from .commands import Change, Query, atomically
-from .migrations import Schema, check, migrate
+from .migrations import Schema, check
 from .outbox_dialect import OutboxDialect
 from .outbox_statements import RelayStatements
 
@@ -54,13 +54,10 @@ class RelayPrograms(OutboxDialect):
         version = yield from self.schema.version()
         done: list[str] = []
         if version < self.schema.newest and (ask.migrate or self.migrates):
-            done = yield from self.migrated()
+            done = yield from self.schema.migrate(self.begin)
             version = yield from self.schema.version()
         check(self.schema, version, f"the outbox {self.t}")
         return done
-
-    def migrated(self) -> Program[list[str]]:
-        return (yield from migrate(self.schema, self.begin))
 
     # -- slots --------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from ..._values.records import Row
 from ..._values.steps import Step, StepState
 from ...stores._base import Program
 from .commands import Change, Query
-from .migrations import Schema, check, migrate
+from .migrations import Schema, check
 from .run_upkeep import RunUpkeep
 from .step_rows import ID_BYTES, STEP_COLUMNS, step_from, step_values
 
@@ -90,7 +90,7 @@ class RunPrograms(RunUpkeep):
         return True
 
     def migrated(self) -> Program[list[str]]:
-        return (yield from migrate(self._schema, self._records.begin))
+        return (yield from self._schema.migrate(self._records.begin))
 
     def perform(self, ask: Any) -> Program[Any]:
         """One request. Needs a transaction around it."""

@@ -20,7 +20,7 @@ from ...stores._urls import identifier, options_of
 from ..sql.commands import Query, atomically
 from ..sql.in_transaction import InTransaction
 from ..sql.layouts import MOVING, Layout
-from ..sql.migrations import migrate_records, prepare
+from ..sql.migrations import migrate_records
 from ..sql.moving import RecordMoves
 from .database_file import DatabaseFile
 from .doctor import findings
@@ -69,7 +69,7 @@ class SqliteStore(SqliteRequests, Store):
         outbox = SqliteSchema("sqlite_outbox", f"{self._table}_outbox")
         self._outbox = SqliteOutboxPort(SqliteOutbox(outbox, migrate), self._read, self._write)
         if migrate:
-            self.migrated = self._write(prepare(self._schema, SqlitePrograms.begin))
+            self.migrated = self._write(self._schema.prepare(SqlitePrograms.begin))
         self._migrates = migrate
         self.programs = self._programs(now or clock_from(0), self._present_layout())
         self._agree_on_time()
@@ -139,7 +139,7 @@ class SqliteStore(SqliteRequests, Store):
 
     def migrate(self, tell: Progress = None) -> list[str]:
         begin = SqlitePrograms.begin
-        done = self._write(prepare(self._schema, begin))
+        done = self._write(self._schema.prepare(begin))
         done += migrate_records(
             self._schema, self._moves, lambda program: self._write(program()), begin, tell
         )
