@@ -96,14 +96,6 @@ break_source(
     tests=[f"{MIXED}::test_a_key_that_a_transaction_holds_is_in_progress[mysql-reject]"],
 )
 break_source(
-    "mysql: a held key does not say so",
-    bug="a held key looks like one with a lease",
-    file="_engines/mysql/store.py",
-    old="wait=RETRY_WHEN_LOCKED, locked=True)",
-    new="wait=RETRY_WHEN_LOCKED)",
-    tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[mysql]"],
-)
-break_source(
     "mysql: a changed record is the caller's fault",
     bug="with snapshot isolation a late duplicate is told that a try again is no use",
     file="_transactions/driver_errors.py",

@@ -77,12 +77,15 @@ break_source(
     tests=[f"{MIXED}::test_a_key_that_a_transaction_holds_is_in_progress[postgresql-reject]"],
 )
 break_source(
-    "postgresql: a held key does not say so",
+    "sql: a held key does not say so",
     bug="a waiter waits for an announcement that no transaction of a caller makes",
-    file="_engines/postgresql/request_programs.py",
-    old="wait=_RETRY_WHEN_LOCKED, locked=True)",
-    new="wait=_RETRY_WHEN_LOCKED)",
-    tests=[f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[postgresql]"],
+    file="_engines/sql/programs.py",
+    old="wait=RETRY_WHEN_LOCKED, locked=True)",
+    new="wait=RETRY_WHEN_LOCKED)",
+    tests=[
+        f"{MIXED}::test_unrelated_keys_do_not_wait_behind_it[{engine}]"
+        for engine in ("postgresql", "mysql")
+    ],
 )
 break_source(
     "postgresql: a take-over after a sweep inserts blindly",

@@ -48,11 +48,7 @@ class MysqlOutbox(OutboxPrograms):
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
         return marked(column, lanes)
 
-    def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
-        changes = ", ".join(f"{name} = VALUES({name})" for name in overwritten)
-        return (
-            f"INSERT INTO {table} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE {changes}"
-        )
+    upsert = staticmethod(MysqlPrograms.upsert)
 
     def deletion(self, table: str, numbers: Sequence[int]) -> Change:
         return Change(f"DELETE o FROM {numbered(table, 'o', 'n', numbers)}")

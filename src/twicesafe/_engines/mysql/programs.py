@@ -149,9 +149,8 @@ class MysqlPrograms(SqlPrograms):
     def runs(self) -> MysqlRuns:
         return MysqlRuns(self, self.runs_schema())
 
-    def upsert(
-        self, table: str, columns: str, values: str, key: str, changed: Sequence[str]
-    ) -> str:
+    @staticmethod
+    def upsert(table: str, columns: str, values: str, key: str, changed: Sequence[str]) -> str:
         changes = ", ".join(f"{name} = VALUES({name})" for name in changed)
         return (
             f"INSERT INTO {table} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE {changes}"

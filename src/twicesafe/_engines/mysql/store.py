@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.driving import drive
-from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
+from ..._core.protocol import Ack, ClaimRequest, Request
 from ..._values.drivers import require
 from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._base import Capabilities, Finding, Program, Progress, Store
@@ -26,7 +26,7 @@ from ..sql.in_transaction import InTransaction
 from ..sql.layouts import MOVING, WIDE, Layout, layout_findings
 from ..sql.migrations import migrate_records
 from ..sql.moving import RecordMoves
-from ..sql.programs import ACTS
+from ..sql.programs import ACTS, held_by_a_transaction
 from .connection import Session, connect
 from .doctor import findings, variables
 from .outbox_programs import MysqlOutbox, MysqlOutboxPort
@@ -53,9 +53,6 @@ _BATCHED_OPS: Final = frozenset({"claim", "complete", "fail", "renew", "abandon"
 CLAIM_LOCK_WAIT: Final = 0.05
 """Seconds for which a claim tries to lock a row that another session locks. Other calls of this process
 may wait behind it, and a transaction that is open for longer will not end soon."""
-
-RETRY_WHEN_LOCKED: Final = 500
-"""Milliseconds after which to claim again a key that an open transaction locks."""
 
 _LOCKED: Final = 1024
 """How many keys we remember as locked by a transaction. They are not batched."""
@@ -164,7 +161,7 @@ class MysqlStore(Store):
             locked[ask.id] = None
             if len(locked) > _LOCKED:
                 locked.pop(next(iter(locked)), None)
-            return Claimed(Verdict.BUSY, wait=RETRY_WHEN_LOCKED, locked=True)
+            return held_by_a_transaction()
         if locked:
             locked.pop(ask.id, None)
         return answer

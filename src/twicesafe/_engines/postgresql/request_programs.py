@@ -17,7 +17,7 @@ from ..._core.protocol import Ack, Claimed, ClaimRequest, Request, Verdict
 from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ...stores._base import Program
 from ..sql.commands import Change, Query, atomically
-from ..sql.programs import ACTS, READING
+from ..sql.programs import ACTS, READING, held_by_a_transaction
 from ..sql.step_rows import ID_BYTES
 from .request_kinds import AGAIN, KINDS, RequestKind, answered, claim_values, query
 from .run_programs import PostgresRuns
@@ -43,9 +43,6 @@ ANNOUNCED: Final = frozenset(
 
 _LOCKED: Final = 1024
 """How many keys we remember as locked by an open transaction."""
-
-_RETRY_WHEN_LOCKED: Final = 500
-"""Milliseconds after which to claim again a key that an open transaction locks."""
 
 
 class RequestPrograms(SweepAndSearch):
@@ -247,7 +244,7 @@ class RequestPrograms(SweepAndSearch):
         is_claim = isinstance(ask, ClaimRequest)
         if (is_claim or ask.op in ACTS) and (yield from self._table_is_free()):
             if is_claim:
-                return Claimed(Verdict.BUSY, wait=_RETRY_WHEN_LOCKED, locked=True)
+                return held_by_a_transaction()
             return Ack.LOCKED
         return error
 

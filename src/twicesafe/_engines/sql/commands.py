@@ -6,7 +6,7 @@ connection or in the caller's transaction. `atomically` runs one in its own tran
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,6 +32,7 @@ __all__ = [
     "scope_prefix",
     "state_of",
     "unreadable",
+    "upsert",
     "with_whole_id",
 ]
 
@@ -219,6 +220,15 @@ def present_from(id_: bytes, columns: Any) -> Row:
         result,
     )
     return explained(row) if state > 3 else row
+
+
+def upsert(table: str, columns: str, values: str, key: str, changed: Sequence[str]) -> str:
+    """An INSERT that overwrites these columns of the row of the same key."""
+    changes = ", ".join(f"{name} = excluded.{name}" for name in changed)
+    return (
+        f"INSERT INTO {table} ({columns}) VALUES ({values})"
+        f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
+    )
 
 
 def atomically(

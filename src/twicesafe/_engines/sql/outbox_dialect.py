@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, ClassVar, Final
 
 from ..._core.outbox.requests import Added, gate_of, slot_of
-from .commands import Change
+from .commands import Change, upsert
 from .migrations import Schema
 
 __all__ = [
@@ -87,14 +87,7 @@ class OutboxDialect(abc.ABC):
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
         """`column` is none of these lanes."""
 
-    def upsert(self, table: str, columns: str, values: str, overwritten: Sequence[str]) -> str:
-        """Insert a row, or overwrite some columns of the row that has the same first column."""
-        changes = ", ".join(f"{name} = excluded.{name}" for name in overwritten)
-        first = columns.partition(",")[0]
-        return (
-            f"INSERT INTO {table} ({columns}) VALUES ({values})"
-            f" ON CONFLICT ({first}) DO UPDATE SET {changes}"
-        )
+    upsert = staticmethod(upsert)
 
     def deletion(self, table: str, numbers: Sequence[int]) -> Change:
         """Delete the rows with these numbers. It waits for no other row."""

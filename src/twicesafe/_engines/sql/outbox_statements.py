@@ -33,7 +33,11 @@ class RelayStatements:
         self.renew = mark(f"UPDATE {t}_slots SET lease_until = {now} + ? WHERE owner = ?")
         self.seen = mark(
             outbox.upsert(
-                f"{t}_relays", "owner, seen_until, asleep", f"?, {now} + ?, {FALSE}", ["seen_until"]
+                f"{t}_relays",
+                "owner, seen_until, asleep",
+                f"?, {now} + ?, {FALSE}",
+                "owner",
+                ["seen_until"],
             )
         )
         self.seen_relays = mark(
@@ -94,5 +98,6 @@ class RelayStatements:
         values = f"?, ?, ?, {now} + ?, ?, ?, {now}"
         noted = ["n", "attempts", "not_before", "parked", "error"]
         columns = f"lane, {', '.join(noted)}, since"
-        self.refuse = mark(outbox.upsert(f"{t}_troubles", columns, values, [*noted, "since"]))
-        self.refuse_again = mark(outbox.upsert(f"{t}_troubles", columns, values, noted))
+        row = f"{t}_troubles", columns, values, "lane"
+        self.refuse = mark(outbox.upsert(*row, [*noted, "since"]))
+        self.refuse_again = mark(outbox.upsert(*row, noted))

@@ -17,6 +17,7 @@ from ..._core.durable.run_requests import RUN_OPS
 from ..._core.protocol import (
     Ack,
     Adopt,
+    Claimed,
     ClaimRequest,
     Discard,
     Forget,
@@ -28,6 +29,7 @@ from ..._core.protocol import (
     Resolve,
     Survey,
     Sweep,
+    Verdict,
 )
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...errors import StoreError
@@ -43,6 +45,7 @@ from .commands import (
     row_from,
     scope_text,
     state_of,
+    upsert,
     with_whole_id,
 )
 from .layouts import NARROW, Layout
@@ -50,7 +53,7 @@ from .migrations import Schema
 from .run_programs import RunPrograms
 from .searching import SqlSearch
 
-__all__ = ["ACTS", "NOTHING_SWEPT", "READING", "SqlPrograms"]
+__all__ = ["ACTS", "NOTHING_SWEPT", "READING", "SqlPrograms", "held_by_a_transaction"]
 
 READING = frozenset({"read", "history", "survey", "browse", "count", "audit_log"})
 """Requests that write nothing."""
@@ -62,8 +65,16 @@ If an open transaction locks the record, the operator gets `Ack.LOCKED`."""
 COPYING = frozenset({"adopt", "raise_fences"})
 """Requests that put copies of another store's records here."""
 
+RETRY_WHEN_LOCKED = 500
+"""Milliseconds after which to claim again a key that an open transaction locks."""
+
 NOTHING_SWEPT = SweepReport(removed=0, examined=0, more=False)
 """While records are moved, none is removed: numbers and fences are only safe above all that exist."""
+
+
+def held_by_a_transaction() -> Claimed:
+    """The answer to a claim whose record an open transaction locks, most likely an inbox's."""
+    return Claimed(Verdict.BUSY, wait=RETRY_WHEN_LOCKED, locked=True)
 
 
 class SqlPrograms(SqlSearch):
@@ -136,15 +147,7 @@ class SqlPrograms(SqlSearch):
         """The schema of the tables of durable runs."""
         raise NotImplementedError
 
-    def upsert(
-        self, table: str, columns: str, values: str, key: str, changed: Sequence[str]
-    ) -> str:
-        """An INSERT that overwrites the row of the same key."""
-        changes = ", ".join(f"{name} = excluded.{name}" for name in changed)
-        return (
-            f"INSERT INTO {table} ({columns}) VALUES ({values})"
-            f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
-        )
+    upsert = staticmethod(upsert)
 
     def moving(self) -> Any:
         """How this engine moves records out of the wide table."""

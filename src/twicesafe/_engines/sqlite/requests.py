@@ -17,14 +17,11 @@ from ..._core.protocol import Ack, Claimed, ClaimRequest, Complete, Request, Ver
 from ...errors import SchemaVersionError, StoreError, StoreUnavailableError
 from ..sql.commands import atomically
 from ..sql.migrations import LAYOUT_CHANGES
-from ..sql.programs import ACTS, READING
+from ..sql.programs import ACTS, READING, held_by_a_transaction
 from .connections import SqliteConnections
 from .programs import SqlitePrograms
 
 __all__ = ["SqliteRequests"]
-
-RETRY_WHEN_LOCKED: Final = 500
-"""Milliseconds after which to claim again, when another transaction locks the file."""
 
 EMPTY_LOOKS: Final = 64
 """After this many looks in a row that found no record, claims are made without a look, until one of
@@ -234,9 +231,7 @@ class SqliteRequests(SqliteConnections):
             self._read(self.programs.load(ask.id))
             return Ack.LOCKED
         answer = self._read(self.programs.peek(ask))
-        return (
-            Claimed(Verdict.BUSY, wait=RETRY_WHEN_LOCKED, locked=True) if answer is None else answer
-        )
+        return held_by_a_transaction() if answer is None else answer
 
     def _write_all(self, requests: list[Any]) -> list[Any]:
         try:
