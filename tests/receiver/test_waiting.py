@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import threading
 import time
 from typing import Any
@@ -11,7 +12,12 @@ import pytest
 
 from tests.polling import until
 from tests.receiver.bench import Bench, Counter
-from twicesafe import StillInProgressError, TooManyWaitersError, current_key
+from twicesafe import (
+    StillInProgressError,
+    StoreUnavailableError,
+    TooManyWaitersError,
+    current_key,
+)
 from twicesafe import events as ev
 from twicesafe._core.delivery import _pause
 from twicesafe._core.protocol import Claimed, Verdict
@@ -57,6 +63,27 @@ def test_a_duplicate_in_another_process_waits_and_replays(bench: Bench) -> None:
     assert counter.entered.wait(60)
     second = bench.start(bench.call, other.process, "k", bench.in_mode(counter.slow))
     until(lambda: other.store.log)
+    counter.go_on.set()
+    assert (first.result(120).value, second.result(120).value) == (5, 5)
+    assert (second.result().replayed, counter.runs) == (True, 1)
+
+
+def test_a_waiter_that_cannot_be_woken_asks_again(bench: Bench) -> None:
+    """The connection was lost after its claim was answered: the next claim is answered again."""
+    counter, store, lost = Counter(5), bench.new_store(), threading.Event()
+
+    def lose(id_: bytes, seconds: float) -> Any:
+        lost.set()
+        raise StoreUnavailableError("the wire was cut")
+
+    store.capabilities = dataclasses.replace(store.capabilities, wake=True)
+    store.watch = lose
+    first = bench.start(bench.process, "k", counter.slow)
+    assert counter.entered.wait(60)
+    second = bench.start(
+        bench.call, bench.new_receiver(store).process, "k", bench.in_mode(counter.slow)
+    )
+    assert lost.wait(60)
     counter.go_on.set()
     assert (first.result(120).value, second.result(120).value) == (5, 5)
     assert (second.result().replayed, counter.runs) == (True, 1)

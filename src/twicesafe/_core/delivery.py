@@ -206,7 +206,7 @@ def admit(
                 refusal(call, answer)
             # Another worker holds the key, or it backs off after a failure: wait, then ask again.
             began = sent if began is None else began
-            yield _pause_before(call, answer, began, turn, ask.owner)
+            yield from _pause_before(call, answer, began, turn, ask.owner)
             turn += 1
     except StoreUnavailableError as error:
         call.notify(ev.StoreFailed(call.key, "claim", cause_of(error)))
@@ -316,10 +316,8 @@ def _late(call: Call, took: float) -> StoreUnavailableError:
     )
 
 
-def _pause_before(
-    call: Call, answer: Claimed, began: float, turn: int, owner: bytes
-) -> Sleep | Watch:
-    """How to wait until the key may be free. If the call has waited long enough, it is refused."""
+def _pause_before(call: Call, answer: Claimed, began: float, turn: int, owner: bytes) -> Flow[None]:
+    """Wait until the key may be free. If the call has waited long enough, it is refused."""
     policy = call.policy
     left = policy.wait - (call.clock() - began)
     if answer.state is State.SUSPENDED and (policy.rejects or left * 1000 < answer.wait):
@@ -331,9 +329,14 @@ def _pause_before(
         refuse_busy(call, answer)
     promised = min(left, answer.wait / 1000 + 0.001)
     poll = min(promised, _pause(answer, turn, owner))
-    if answer.locked:
-        return Sleep(poll)
-    return Watch(call.key.id, min(promised, LONGEST_WATCH), poll)
+    if not answer.locked:
+        try:
+            yield Watch(call.key.id, min(promised, LONGEST_WATCH), poll)
+        except StoreUnavailableError:
+            pass  # A wake-up only saves time: poll, and the next claim finds out.
+        else:
+            return
+    yield Sleep(poll)
 
 
 def _ask_again(
