@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 BEGIN: Final = "START TRANSACTION"
 
-PATIENCE: Final = 4
+LOCK_TIMEOUT: Final = 4
 """Seconds to wait for another process that migrates."""
 
 _IF: Final = re.compile(r"/\* if (\w+) \*/")
@@ -43,14 +43,14 @@ class MysqlSchema(Schema):
     def alone(self, steps: Program[T]) -> Program[T]:
         """Run this while no other process migrates."""
         name = f"CONCAT('twicesafe:', LEFT(SHA1(CONCAT(DATABASE(), '.{self.table}')), 40))"
-        for _ in range(PATIENCE):
+        for _ in range(LOCK_TIMEOUT):
             # A second at a time: a longer wait might outlast the time-out of the connection.
             if (yield Query(f"SELECT GET_LOCK({name}, 1)"))[0][0] == 1:
                 break
         else:
             if (yield from self.version()) < self.newest:
                 raise StoreUnavailableError(
-                    f"another process has been migrating {self.table} for {PATIENCE} s; try again"
+                    f"another process has been migrating {self.table} for {LOCK_TIMEOUT} s; try again"
                 )
         # Claims wait behind a change that waits for a table, by default for hours.
         yield Change("SET SESSION lock_wait_timeout = 1")
