@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.transactions.kinds import Door, open_door
@@ -357,6 +358,24 @@ def test_a_migration_waits_for_open_transactions_and_holds_up_no_claim(postgres_
         worker.join(60)
         assert receiver.process("k1", fail).replayed
         assert layout_of(receiver) == NARROW
+
+
+def test_the_last_step_rewrites_no_audit_entry_of_a_record_that_was_moved(postgres_url: str):
+    """There may be millions, and claims wait for this step."""
+    with (
+        Database("postgres", postgres_url).open() as receiver,
+        psycopg.connect(postgres_url, autocommit=True) as connection,
+    ):
+        filled(receiver)
+
+        def places() -> list[Any]:
+            found = "SELECT n, ctid::text, length(id) FROM twicesafe_audit ORDER BY n"
+            return connection.execute(found).fetchall()
+
+        after_move: list[list[Any]] = []
+        receiver.store.migrate(lambda *_: after_move.append(places()))
+        assert [length for _, _, length in places()] == [16, 16]
+        assert places() == after_move[-1]
 
 
 def test_a_layout_that_was_read_too_early_is_not_used(postgres_url: str):

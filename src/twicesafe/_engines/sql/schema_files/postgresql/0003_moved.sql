@@ -7,5 +7,5 @@ SELECT fence, changed_at, nullif(lease_until, 0), nullif(created_at, changed_at)
     encode(substr(id, 1, 16), 'hex')::uuid, nullif(owner, ''), fingerprint, nullif(scope, ''), nullif(value, ''),
     nullif(error, ''), result
 FROM {t}_wide;
-UPDATE {t}_audit SET id = substr(id, 1, 16);
+UPDATE {t}_audit SET id = substr(id, 1, 16) WHERE length(id) > 16;
 DROP TABLE {t}_wide;
