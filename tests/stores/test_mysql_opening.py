@@ -283,7 +283,7 @@ def test_a_claim_is_committed_whatever_the_server_sets_in_every_session(
     assert states() == ["completed", "forgotten"]
 
 
-@pytest.mark.parametrize(("word", "opens"), [("OFF", True), ("ON", False), ("NO_LOCK", False)])
+@pytest.mark.parametrize("word, opens", [("OFF", True), ("ON", False), ("NO_LOCK", False)])
 def test_mariadb_12_says_in_a_word_whether_it_is_read_only(
     mariadb_url: str, monkeypatch: pytest.MonkeyPatch, word: str, opens: bool
 ):

@@ -205,7 +205,7 @@ async def test_a_cancellation_is_not_lost_as_the_connection_becomes_free(
         connection = receiver.store._loops.here().other
         await connection._lock.acquire()
         waiting = asyncio.create_task(receiver.stats())
-        while not connection._lock._waiters:
+        while not connection._lock._waiters:  # noqa: ASYNC110
             await asyncio.sleep(0)
         connection._lock.release()
         for _ in range(turns):
