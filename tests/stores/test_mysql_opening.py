@@ -249,7 +249,8 @@ def test_statement_based_replication_is_refused_by_name(own_server: Any):
 
 
 def test_what_a_server_sets_in_every_session_changes_no_answer(own_server: Any):
-    server = own_server("mariadb", init_connect="SET sql_select_limit = 1, sql_safe_updates = 1")
+    limits = "SET sql_select_limit = 1, sql_safe_updates = 1, max_join_size = 1"
+    server = own_server("mariadb", init_connect=limits)
     server.execute("CREATE DATABASE shop")
     server.execute("CREATE USER clerk")  # init_connect is not run for root
     server.execute("GRANT ALL ON shop.* TO clerk")

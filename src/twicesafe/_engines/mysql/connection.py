@@ -113,7 +113,7 @@ def _prepare(connection: Any, settings: Settings) -> Session:
     cursor.execute(
         # Also what the driver has set: `init_connect` may change it back, and the driver is not told.
         "SET SESSION autocommit = 1, completion_type = NO_CHAIN, unique_checks = 1,"
-        f" sql_mode = '{_MODE}', time_zone = '+00:00', sql_safe_updates = 0,"
+        f" sql_mode = '{_MODE}', time_zone = '+00:00', sql_safe_updates = 0, sql_big_selects = 1,"
         f" sql_select_limit = {_ALL_ROWS}, innodb_lock_wait_timeout = {_lock_timeout(settings):d}"
     )
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
