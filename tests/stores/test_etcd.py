@@ -23,7 +23,18 @@ from lab.field.drivers import through
 from lab.field.proxy import Fault, Proxy
 from tests.polling import until
 from tests.servers import free_port
-from tests.stores.etcd_clients import KINDS, MINUTE, A, B, RawEtcd, claim, complete, etcdctl, insist
+from tests.stores.etcd_clients import (
+    KINDS,
+    MINUTE,
+    A,
+    B,
+    BlockingClient,
+    RawEtcd,
+    claim,
+    complete,
+    etcdctl,
+    insist,
+)
 from twicesafe import Key, Receiver
 from twicesafe._core.protocol import Ack, Browse, Fail, Forget, Read, Renew, Resolve, Sweep, Verdict
 from twicesafe._engines.etcd import EtcdStore, programs, record_layout, wakeups
@@ -556,6 +567,43 @@ def test_a_user_with_a_password(kind: str, guarded: Any) -> None:
             KINDS[kind](url)
 
 
+def test_waiters_are_woken_after_the_login_of_their_stream_is_over(guarded: Any) -> None:
+    """A stream keeps the login that it was opened with: etcd refuses each new waiter on it when that is over."""
+    client = BlockingClient(f"etcd://ann:p%25st@127.0.0.1:{guarded.port}/orders")
+    listener, watched = client.store.wakeups, list[Key]()
+
+    def wait(key: Key) -> None:
+        while client.perform(Read(key.id)).state is State.IN_PROGRESS:
+            watched.append(key)
+            client.store.watch(key.id, 600.0)
+
+    def waiting(key: Key) -> tuple[int, threading.Thread]:
+        fence = client.perform(claim(key, lease=HOUR)).fence
+        thread = threading.Thread(target=wait, args=(key,), daemon=True)
+        thread.start()
+        return fence, thread
+
+    with contextlib.closing(client):
+        first, second = Key("first"), Key("second")
+        fence, thread = waiting(first)
+        until(lambda: listener._stream is not None and listener._waiters, 60)
+        stream = listener._stream
+        client.perform(complete(first, fence))
+        thread.join(60)
+        for words in (
+            ("user", "delete", "ann"),
+            ("user", "add", "ann:p%st"),
+            ("user", "grant-role", "ann", "orders"),
+        ):
+            etcdctl(guarded.port, "--user=root:root", *words)
+        fence, thread = waiting(second)
+        until(lambda: listener._stream not in (None, stream) and listener._waiters, 60)
+        client.perform(complete(second, fence))
+        thread.join(60)
+        assert not thread.is_alive()
+    assert watched.count(second) <= 3, "refused once, then on a new stream"
+
+
 def test_a_user_where_there_are_none(kind: str, etcd: Any) -> None:
     with pytest.raises(ConfigurationError, match="leave user:password@ out"):
         KINDS[kind](f"etcd://ann:secret@127.0.0.1:{etcd.port}/orders")
@@ -706,6 +754,34 @@ def test_waiters_whose_stream_fails_come_back_after_a_pause(ends: str) -> None:
     listener.watch(wakeups.Waiter(b"k", 1, lambda: (did.append("woken"), woken.set())))
     assert woken.wait(60)
     assert did == ["opened", wakeups.RECONNECT_DELAY, "woken"]
+
+
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_stream_that_refuses_a_waiter_is_replaced(number: int) -> None:
+    """etcd names the waiter (3.5.1), or nobody (3.4, 3.6), when it refuses it."""
+    refusal = etcd_message("WatchResponse")(watch_id=number, created=True, canceled=True)
+    cancelled, streams, woken = threading.Event(), list[object](), threading.Event()
+
+    class Refusing:
+        def __init__(self, requests: object) -> None:
+            streams.append(self)
+
+        def __iter__(self) -> Iterator[object]:
+            yield refusal
+            cancelled.wait(60)
+
+        cancel = staticmethod(cancelled.set)
+
+    listener = wakeups.WakeupListener(Refusing)
+    for opened in (1, 2):
+        woken.clear()
+        cancelled.clear()
+        waiter = wakeups.Waiter(b"k", 1, woken.set)
+        listener.watch(waiter)
+        assert woken.wait(60)
+        listener.unwatch(waiter)
+        assert cancelled.is_set()
+        assert len(streams) == opened
 
 
 def test_a_listener_that_is_closed_does_not_pause(monkeypatch: pytest.MonkeyPatch) -> None:

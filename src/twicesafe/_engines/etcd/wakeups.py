@@ -2,8 +2,9 @@
 
 A waiter watches the deletion of an `l` key. Etcd deletes it in the transaction that ends the claim, or when its lease is
 over. It watches from the revision at which it last saw the key, so nothing can happen in between. If the stream
-fails, all waiters are woken after a pause, and they ask the store. Without the pause they would ask as fast as they
-can, behind a proxy that passes calls and no streams.
+fails or refuses a waiter, all waiters are woken after a pause, and they ask the store; the next one opens a new
+stream, with the present login. Without the pause they would ask as fast as they can, behind a proxy that passes calls
+and no streams.
 """
 
 from __future__ import annotations
@@ -95,6 +96,9 @@ class WakeupListener:
             with self._lock:
                 self._stream = stream
             for response in stream:
+                if response.created and response.canceled:
+                    stream.cancel()  # its login is over: it would refuse every waiter
+                    break
                 if response.events or response.canceled:
                     self._wake(response.watch_id)
         except Exception:
