@@ -758,7 +758,7 @@ def test_waiters_whose_stream_fails_come_back_after_a_pause(ends: str) -> None:
 
 @pytest.mark.parametrize("number", [1, -1])
 def test_a_stream_that_refuses_a_waiter_is_replaced(number: int) -> None:
-    """etcd names the waiter (3.5.1), or nobody (3.4, 3.6), when it refuses it."""
+    """A refusal names the waiter (etcd 3.5.1) or none (3.4, 3.6)."""
     refusal = etcd_message("WatchResponse")(watch_id=number, created=True, canceled=True)
     cancelled, streams, woken = threading.Event(), list[object](), threading.Event()
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from ..._core.outbox.requests import OutboxRequest, Reply
 from ..._core.protocol import Request
+from ..._forking import RenewedLock
 from ..._values.drivers import require
 from ...errors import StoreError, StoreUnavailableError
 from ...stores._base import AsyncStore, Capabilities, Finding, Program, Progress
@@ -145,6 +146,7 @@ class AsyncStoreBase(AsyncStore):
         self._checked = False
         self._prepares = False
         self._blocking: PostgresStore | None = None
+        self._opening = RenewedLock()
         self._loops = PerLoop(lambda: LoopConnections(self))
 
     @classmethod
@@ -152,9 +154,10 @@ class AsyncStoreBase(AsyncStore):
         return cls(Settings.of(url))
 
     def blocking_store(self) -> PostgresStore:
-        if self._blocking is None:
-            self._blocking = PostgresStore(self.settings, self._now)
-        return self._blocking
+        with self._opening.now:
+            if self._blocking is None:
+                self._blocking = PostgresStore(self.settings, self._now)
+            return self._blocking
 
     async def ready(self) -> None:
         await self._loops.here().connect()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Self
 
 from ..._core.protocol import Request
+from ..._forking import RenewedLock
 from ..._values.drivers import require
 from ...stores._base import AsyncStore, Capabilities, Finding, Progress
 from ...stores._batching import PerLoop
@@ -38,6 +39,7 @@ class AsyncRedisStore(AsyncStore):
         self._tap: Callable[[str, Any], None] | None = None
         self._loops = PerLoop(lambda: LoopConnections(self))
         self._blocking: RedisStore | None = None
+        self._opening = RenewedLock()
         self._is_settled = False
 
     @classmethod
@@ -46,9 +48,12 @@ class AsyncRedisStore(AsyncStore):
         return cls(Settings.of(url))
 
     def blocking_store(self) -> RedisStore:
-        if self._blocking is None:
-            self._blocking = RedisStore(self.settings, self.programs.scripts, self.router.servers)
-        return self._blocking
+        with self._opening.now:
+            if self._blocking is None:
+                self._blocking = RedisStore(
+                    self.settings, self.programs.scripts, self.router.servers
+                )
+            return self._blocking
 
     async def ready(self) -> None:
         connections = self._loops.here()

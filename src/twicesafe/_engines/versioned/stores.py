@@ -104,12 +104,14 @@ class AsyncVersionedStore(AsyncStore):
         self._tap: Tap | None = None
         """Tests only: called before and after every call."""
         self._blocking: VersionedStore | None = None
+        self._opening = RenewedLock()
         self._is_prepared = False
 
     def blocking_store(self) -> VersionedStore:
-        if self._blocking is None:
-            self._blocking = self.blocking(self.settings, leases=self.leases)
-        return self._blocking
+        with self._opening.now:
+            if self._blocking is None:
+                self._blocking = self.blocking(self.settings, leases=self.leases)
+            return self._blocking
 
     async def ready(self) -> None:
         """Connects, and prepares once: also because that reads the time of the service."""

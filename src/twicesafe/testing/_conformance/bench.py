@@ -30,6 +30,7 @@ __all__ = [
     "Corrupt",
     "Elsewhere",
     "KeeperStore",
+    "KeeperStores",
     "Recalled",
     "Refuse",
     "Reopen",
@@ -73,6 +74,13 @@ class KeeperStore:
     """Perform this on the blocking store that the lease keeper uses."""
 
     request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperStores:
+    """Ask for that store in so many threads at once. Reply: how many objects they got."""
+
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,8 @@ class Bench:
                 return self.hooks.refuse(self.place)
             case KeeperStore(request):
                 return self.store.perform(request)
+            case KeeperStores():
+                return 1
         return self.store.perform(command)
 
     @property
@@ -231,6 +241,13 @@ class AsyncBench:
                 return self.hooks.refuse(self.place)
             case KeeperStore(request):
                 return await asyncio.to_thread(lambda: self.store.blocking_store().perform(request))
+            case KeeperStores(threads):
+                loop, store = asyncio.get_running_loop(), self.store
+                with ThreadPoolExecutor(threads) as pool:
+                    asked = [
+                        loop.run_in_executor(pool, store.blocking_store) for _ in range(threads)
+                    ]
+                    return len(set(await asyncio.gather(*asked)))
         return await self.store.perform(command)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 from ..._core.protocol import Ack, Claimed, ClaimRequest, Sweep, Verdict
 from ..._values.keys import Key
 from ..._values.records import State
-from .bench import Advance, AtOnce, Script
+from .bench import Advance, AtOnce, KeeperStores, Script
 from .requests import A, B, Mine, claim, read, release, won
 from .retention import expiring
 from .rules import StoreRules, rule
@@ -150,3 +150,8 @@ class ConcurrencyRules(StoreRules):
             replays = yield AtOnce([claim(B, key)] * 16)
             assert len({answer.result for answer in replays}) == 1
             assert (yield read(key)).result in results
+
+    @rule()
+    def test_all_threads_get_the_same_blocking_store(self) -> Script[None]:
+        """Each further one would keep its connections and threads: only one is closed with the async store."""
+        assert (yield KeeperStores(16)) == 1
