@@ -221,10 +221,14 @@ def test_a_signal_that_comes_while_the_last_run_is_removed_is_kept(single: Bench
     assert [step.name for step in again.steps] == ["approval"]
 
 
-def test_a_damaged_record_keeps_its_steps_and_hides_no_other(single: Bench) -> None:
+@pytest.mark.parametrize("first", [b"\x1f", b"\x30"], ids=["damaged", "of a newer version"])
+def test_a_record_that_cannot_be_read_keeps_its_steps_and_hides_no_other(
+    single: Bench, first: bytes
+) -> None:
     mine = single.perform(start(lease=1))
     single.perform(RecordStep(KEY.id, A, mine.fence, "charge", "run", result=b"r"))
-    single._kind.corrupt(single._place, KEY.id)
+    key = single.store.programs.key(KEY.id)
+    single._kind._client(key).setrange(key, 0, first)
     single.perform(submit(Key("other")))
     single.advance(10)
     assert single.found() == ["other"]

@@ -24,7 +24,12 @@ from ..._core.durable import run_lifecycle
 from ..._core.durable.run_requests import Due, DueRun, FindDue, TidyRuns
 from ..._values.keys import Key
 from ..._values.records import Row
-from ...errors import ConfigurationError, CorruptRecordError, StoreUnavailableError
+from ...errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    SchemaVersionError,
+    StoreUnavailableError,
+)
 from ...stores._base import Program
 from .key_search import KeySearch
 from .record_layout import row_of
@@ -266,7 +271,7 @@ def _look_of(id_: bytes, reply: Any, now: int) -> DueLook:
             raise reply
         now, text, function, arguments, completes, keep = reply
         row = row_of(id_, text) if text else None
-    except CorruptRecordError:  # it waits for an operator, like a parked one
+    except (CorruptRecordError, SchemaVersionError):  # it waits, like a parked one
         return DueLook(now + run_lifecycle.CLOSED_PAUSE, now)
     at = run_lifecycle.next_look(row, now)
     if at == run_lifecycle.DROP and keep is not None and int(keep) > now:
