@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,8 @@ from twicesafe._core.durable.run_requests import (
     Suspend,
     TidyRuns,
 )
-from twicesafe._core.protocol import Ack, Complete, Verdict
+from twicesafe._core.protocol import Ack, Complete, Read, Verdict
+from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.due_index import LATEST, MARK, PARTS
 from twicesafe._engines.redis.servers import slot_of
 from twicesafe._values.steps import StepState
@@ -248,6 +251,15 @@ def test_a_mark_without_its_run_is_forgotten(cluster: Bench) -> None:
     cluster.advance(MARK)
     assert cluster.found() == []
     assert cluster.entries() == 0
+
+
+def test_no_run_is_written_before_replicas_have_its_mark(cluster: Bench) -> None:
+    """The mark could be lost in a failover, and with it the only reason to look at the run."""
+    settings = replace(cluster.store.settings, wait_replicas=1, wait_timeout=0.01)
+    careful = RedisStore(settings, cluster.store.programs.scripts)
+    with closing(careful), pytest.raises(StoreUnavailableError, match="0 of 1 replicas"):
+        careful.perform(submit())
+    assert cluster.perform(Read(KEY.id)) is None
 
 
 def test_a_run_whose_sender_died_before_it_was_settled_is_found(cluster: Bench) -> None:

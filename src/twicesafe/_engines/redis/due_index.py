@@ -104,7 +104,7 @@ class DueIndex(KeySearch):
             return (yield from self._asked(call))
         for _ in range(_TRIES):
             mark = ScriptCall(self.scripts.due_mark, index, (id_, MARK, function), True)
-            now, score = yield from self._asked(mark)
+            _, now, score = yield from self._asked(mark)
             call = ScriptCall(
                 getattr(self.scripts, script), keys, (*args, id_, now + LATEST, *more), True, repeatable
             )  # fmt: skip
