@@ -16,7 +16,7 @@ from redis import Redis
 from tests.stores.test_redis_conformance import MovedScripts
 from twicesafe import AsyncReceiver, Key, Policy, Receiver
 from twicesafe._cli.stats import _screenful
-from twicesafe._core.protocol import Browse, Count, Survey
+from twicesafe._core.protocol import Browse, Count, Read, Survey
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.programs import RedisPrograms
 from twicesafe._engines.redis.record_scan import FIRST, NODES, TOGETHER
@@ -163,6 +163,29 @@ def test_records_are_found_whatever_their_size(valkey_url: str, size: int):
         assert [record.value for record in receiver.records(state="held")] == ["held"]
         assert receiver.count(value="7") == receiver.count(value="large") == 1
         assert receiver.count(error="not known") == 1
+
+
+@pytest.mark.usefixtures("slices")
+def test_results_that_came_with_the_scan_are_not_read_again(own_server: Any):
+    """A page of small records is one round trip less."""
+    with Receiver.open(own_server("valkey").url) as receiver:
+        receiver.process_many([str(n) for n in range(200)], lambda m: m, key=lambda m: m)
+        read: list[bytes] = []
+
+        def tap(when: str, sent: list[Any]) -> None:
+            if when == "before":
+                read.extend(
+                    call.keys[0]
+                    for call in sent
+                    if type(call) is ScriptCall and call.script.name == "read"
+                )
+
+        receiver.store._tap = tap  # type: ignore[attr-defined]
+        page = receiver.store.perform(Browse(200))
+        assert 0 < len(read) < 100, "those of the first slice"
+        results = [receiver.store.perform(Read(row.id)).result for row in page.rows]
+        assert [row.result for row in page.rows] == results
+        assert len(set(results)) == 200
 
 
 @pytest.fixture

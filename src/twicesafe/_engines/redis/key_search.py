@@ -66,8 +66,8 @@ class KeySearch(KeyScans):
         return list(rows_of(ids, replies, unreadable))
 
     def read_all(self, page: list[Row]) -> Program[tuple[list[bytes], list[Any]]]:
-        """Read the rows of the page with their results; the scan may have left them out."""
-        ids = [row.id for row in page if row.result is not None]
+        """Read those rows of the page whose results the scan left out (`peek`): they are empty."""
+        ids = [row.id for row in page if row.result == b""]
         if not ids:
             return [], []
         return ids, (yield [ScriptCall(self.scripts.read, (self.key(id_),), ()) for id_ in ids])
