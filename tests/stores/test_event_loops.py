@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,20 @@ def test_a_conversation_on_uvloop(url: str, monkeypatch: pytest.MonkeyPatch):
         runner.run(conversation(url))
     gc.collect()  # a transport that is open warns when it goes
     assert unraisable == []
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_connections_of_loops_that_have_ended_go(url: str):
+    """A program that calls `asyncio.run` for each task kept all their connections, until the server had no more."""
+    receiver, loops = AsyncReceiver.open(url), list[weakref.ref[asyncio.AbstractEventLoop]]()
+
+    async def task(number: int) -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await receiver.process(f"task-{number}", asyncio.sleep, 0)
+
+    for number in range(4):
+        asyncio.run(task(number))
+    gc.collect()
+    assert [loop() for loop in loops[:-1]] == [None] * 3
+    asyncio.run(receiver.close())

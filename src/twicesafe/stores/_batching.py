@@ -186,9 +186,16 @@ class PerLoop(Generic[T]):
             return last[1]
         found = self._made.get(loop)
         if found is None:
+            self._forget_ended()
             found = self._made[loop] = self._make()
         self._last = weakref.ref(loop), found
         return found
+
+    def _forget_ended(self) -> None:
+        """Of loops that ended without a close. Their objects keep them, so neither would ever go."""
+        for loop in [ref() for ref in self._made.keyrefs()]:
+            if loop is not None and loop.is_closed():
+                self._made.pop(loop, None)
 
     def forget(self) -> T | None:
         """Remove and return the object of the running loop, to close it."""
