@@ -10,7 +10,7 @@ from ..errors import CorruptRecordError, SchemaVersionError
 from . import lifecycle
 from .protocol import Filter
 
-__all__ = ["matches", "readable"]
+__all__ = ["cursor_of", "matches", "place_in", "readable"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,3 +43,16 @@ def matches(row: Row, ask: Filter, now: int) -> bool:
         and row.id.hex().startswith(ask.digits[: 2 * len(row.id)])
         and not lifecycle.is_expired(row, now)
     )
+
+
+def cursor_of(row: Row) -> str:
+    """Where the page after this row begins, if records are shown by creation time and id, newest first."""
+    return f"{row.created_at}.{row.id.hex()}"
+
+
+def place_in(cursor: str) -> tuple[int, bytes] | None:
+    """The creation time and id in such a cursor; None: it is empty, so this is the first page."""
+    if not cursor:
+        return None
+    created, _, id_ = cursor.partition(".")
+    return int(created), bytes.fromhex(id_)

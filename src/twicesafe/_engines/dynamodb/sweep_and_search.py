@@ -10,15 +10,13 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from ..._core import lifecycle
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey, Sweep
-from ..._core.record_filter import matches, readable
+from ..._core.record_filter import cursor_of, matches, place_in, readable
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...stores._base import Program
 from ..versioned.deciding import VersionedPrograms
-from ..versioned.record import Versioned, entries_of
+from ..versioned.record import Versioned, entries_since, is_removable
 from .items import Attributes, BotoCall, ConditionFailed, delete, get, id_of, item_of, names_of
 
 __all__ = ["SweepAndSearch"]
@@ -44,7 +42,7 @@ class SweepAndSearch(VersionedPrograms):
             more["ExclusiveStartKey"] = {"id": {"B": bytes.fromhex(ask.after)}}
         reply = yield _scan(SHOWN, ["#expires_at <= :now"], {":now": _number(now)}, more)
         items = readable(reply["Items"], item_of, id_of, {})
-        due = [item for item in items if _removable(item.row, now)]
+        due = [item for item in items if is_removable(item.row, now)]
         gone = due[: ask.most]
         replies = (yield [delete(item) for item in gone]) if gone else []
         removed = sum(not isinstance(reply, ConditionFailed) for reply in replies)
@@ -88,7 +86,7 @@ class SweepAndSearch(VersionedPrograms):
 
     def browse(self, ask: Browse) -> Program[Page]:
         """Newest first. There is no index to read that order from, so each page reads the table."""
-        now, before = self.clock.now(), _place(ask.after)
+        now, before = self.clock.now(), place_in(ask.after)
         newest: list[tuple[tuple[int, bytes], Row]] = []
         scan = _Pages(SHOWN, *_conditions(ask))
         while (items := (yield from scan.next())) is not None:
@@ -97,7 +95,7 @@ class SweepAndSearch(VersionedPrograms):
             placed = [each for each in placed if before is None or each[0] < before]
             newest = heapq.nlargest(ask.limit + 1, [*newest, *placed], key=lambda each: each[0])
         page = [row for _, row in newest[: ask.limit]]
-        after = f"{page[-1].created_at}.{page[-1].id.hex()}" if len(newest) > ask.limit else ""
+        after = cursor_of(page[-1]) if len(newest) > ask.limit else ""
         whole = yield from self._whole(page, scan.unreadable)
         return Page(whole, after, tuple(scan.unreadable))
 
@@ -119,12 +117,7 @@ class SweepAndSearch(VersionedPrograms):
         scan = _Pages((*SHOWN, "audit"), ["attribute_exists(#audit)"], {})
         while (items := (yield from scan.next())) is not None:
             for item in items:
-                row = item.row
-                newest += [
-                    replace(entry, scope=row.scope, value=row.value)
-                    for entry in entries_of(item)
-                    if entry.at >= first
-                ]
+                newest += entries_since(item, first)
             newest.sort(key=attrgetter("at"))
             del newest[: -ask.limit]
         return newest[::-1]
@@ -191,17 +184,5 @@ def _each_condition(ask: Filter) -> Iterator[tuple[str, Attributes]]:
         yield "begins_with(#id, :digits)", {":digits": {"B": whole}}
 
 
-def _removable(row: Row, now: int) -> bool:
-    """Expired, and a new claim of the key would get a higher fence (P3), also of a worker that is late."""
-    return lifecycle.is_expired(row, now) and row.fence < now * 1000
-
-
 def _number(value: Any) -> Attributes:
     return {"N": str(value)}
-
-
-def _place(after: str) -> tuple[int, bytes] | None:
-    if not after:
-        return None
-    created, _, id_ = after.partition(".")
-    return int(created), bytes.fromhex(id_)

@@ -9,17 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
-from msgspec.structs import replace
-
-from ..._core import lifecycle
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey, Sweep
-from ..._core.record_filter import matches, readable
+from ..._core.record_filter import cursor_of, matches, readable
 from ..._values.records import AuditEntry, Row, State, Stats, SweepReport, moment
 from ...stores._base import Program
 from ..versioned.deciding import VersionedPrograms
-from ..versioned.record import Versioned, entries_of
+from ..versioned.record import entries_since, is_removable
 from .documents import Document, DriverCall, bulk, delete_of, find, record_of, time_to_live
 
 __all__ = ["SweepAndSearch"]
@@ -47,7 +44,7 @@ class SweepAndSearch(VersionedPrograms):
         where: Document = {"_id": {"$gt": ask.after}} if ask.after else {}
         found = yield find(where, projection=_LEAN, sort=_BY_ID, limit=limit)
         records = readable(found, record_of, _id_of, {})
-        due = [record for record in records if _removable(record.row, now)]
+        due = [record for record in records if is_removable(record.row, now)]
         gone = due[: ask.most]
         removed = 0
         if gone:
@@ -112,7 +109,7 @@ class SweepAndSearch(VersionedPrograms):
             ended = len(found) < min(PAGE, ask.limit + 1)
             if len(rows) > ask.limit:
                 rows = rows[: ask.limit]
-                return Page(rows, _place(rows[-1]), tuple(unreadable))
+                return Page(rows, cursor_of(rows[-1]), tuple(unreadable))
             if ended:
                 return Page(rows, "", tuple(unreadable))
             after = _place_of(found[-1])
@@ -126,7 +123,7 @@ class SweepAndSearch(VersionedPrograms):
             where = {"$and": [place, {"audit": {"$exists": True}}]}
             found = yield find(where, projection={"result": 0}, sort=_BY_ID, limit=PAGE)
             for record in readable(found, record_of, _id_of, {}):
-                newest += _acts(record, first)
+                newest += entries_since(record, first)
             newest.sort(key=attrgetter("at"))
             del newest[: -ask.limit]
             if len(found) < PAGE:
@@ -136,15 +133,6 @@ class SweepAndSearch(VersionedPrograms):
 
 def _id_of(found: Document) -> str:
     return str(found["_id"])
-
-
-def _acts(record: Versioned, first: Any) -> list[AuditEntry]:
-    row = record.row
-    return [
-        replace(entry, scope=row.scope, value=row.value)
-        for entry in entries_of(record)
-        if entry.at >= first
-    ]
 
 
 def _alive(now: int) -> Document:
@@ -175,17 +163,8 @@ def _conditions(ask: Filter, now: int) -> Iterator[Document]:
         yield {"_id": {"$gte": ask.digits[:64], "$lt": f"{ask.digits[:64]}g"}}
 
 
-def _removable(row: Row, now: int) -> bool:
-    """Expired, and a new claim of the key would get a higher fence (P3), also of a worker that is late."""
-    return lifecycle.is_expired(row, now) and row.fence < now * 1000
-
-
-def _place(row: Row) -> str:
-    return f"{row.created_at}.{row.id.hex()}"
-
-
 def _place_of(found: Document) -> str:
-    """The same for a document that may be damaged. The server sorts one without a time behind all others, and one
+    """`cursor_of` for a document that may be damaged. The server sorts one without a time behind all others, and one
     whose time is no number before them. (To a shell, numbers have a fraction.)"""
     created, time = found.get("created_at"), _LATEST
     if str(created) in ("None", "nan"):

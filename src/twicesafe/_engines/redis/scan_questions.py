@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..._core import lifecycle
 from ..._core.protocol import AuditLog, Browse, Count, Filter, Page, Survey
-from ..._core.record_filter import matches
+from ..._core.record_filter import cursor_of, matches, place_in
 from ..._values.records import AuditEntry, Row, State, Stats, moment
 from ...errors import CorruptRecordError, SchemaVersionError
 from ...stores._base import Program
@@ -170,7 +170,7 @@ class _Rows(_Search):
 
     def __init__(self, ask: Browse) -> None:
         super().__init__(ask)
-        self._limit, self._before = ask.limit, _place(ask.after)
+        self._limit, self._before = ask.limit, place_in(ask.after)
         if self._before is not None:
             self._older = self._before[0]
         self._newest: dict[tuple[int, bytes], Row] = {}
@@ -204,7 +204,7 @@ class _Rows(_Search):
         limit = self._limit
         shown = sorted(self._places, reverse=True)
         page = [self._newest[place] for place in shown[:limit]]
-        after = f"{page[-1].created_at}.{page[-1].id.hex()}" if len(shown) > limit else ""
+        after = cursor_of(page[-1]) if len(shown) > limit else ""
         ids, replies = yield from programs.read_all(page)
         whole = {row.id: row for _, row in rows_of(ids, replies, self.unreadable)}
         rows = [whole.get(row.id, row) for row in page if row.id.hex() not in self.unreadable]
@@ -341,10 +341,3 @@ def rows_of(
             continue
         if not lifecycle.is_expired(row, reply[0]):
             yield reply[0], row
-
-
-def _place(after: str) -> tuple[int, bytes] | None:
-    if not after:
-        return None
-    created, _, id_ = after.partition(".")
-    return int(created), bytes.fromhex(id_)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from ..._core import lifecycle
 from ..._values.records import AuditEntry, Row, State, moment
 from ...errors import SchemaVersionError
 
@@ -17,8 +20,10 @@ __all__ = [
     "WriteRefused",
     "audited",
     "entries_of",
+    "entries_since",
     "granted",
     "is_empty",
+    "is_removable",
     "other_layout",
 ]
 
@@ -102,6 +107,11 @@ def granted(row: Row) -> int:
     return row.lease_until - row.changed_at if row.state is State.IN_PROGRESS else 0
 
 
+def is_removable(row: Row, now: int) -> bool:
+    """Expired, and a new claim of the key would get a higher fence (P3), also of a worker that is late."""
+    return lifecycle.is_expired(row, now) and row.fence < now * 1000
+
+
 # --- the audit trail -------------------------------------------------------------------------
 
 
@@ -141,4 +151,14 @@ def entries_of(found: Versioned) -> list[AuditEntry]:
             state_before=State(entry["before"]),
         )
         for entry in found.audit
+    ]
+
+
+def entries_since(found: Versioned, first: datetime) -> list[AuditEntry]:
+    """For the audit log of all keys."""
+    row = found.row
+    return [
+        replace(entry, scope=row.scope, value=row.value)
+        for entry in entries_of(found)
+        if entry.at >= first
     ]
