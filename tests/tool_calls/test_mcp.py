@@ -13,11 +13,15 @@ from fastmcp import Client, FastMCP, FastMCPApp
 from fastmcp.exceptions import ToolError
 from fastmcp.server.auth import AccessToken
 from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+from fastmcp.server.extensions import ServerExtension
+from fastmcp.server.middleware import Middleware
 from fastmcp.server.middleware.error_handling import RetryMiddleware
 from fastmcp.server.providers.addressing import hash_tool
 from fastmcp.tools import ToolResult
+from fastmcp.utilities.tasks import TASKS_EXTENSION_ID
 from mcp import MCPError
-from pydantic import BaseModel
+from mcp.client.extension import advertise
+from pydantic import BaseModel, Field
 
 from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
@@ -284,6 +288,53 @@ async def test_plain_values_and_unstorable_results(receiver: AsyncReceiver) -> N
         assert held[0].key is not None
         await receiver.resolve(held[0].key, "label 8", by="ann")
         assert (await client.call_tool("late", {"order_id": "o"})).data == "label 8"
+
+
+class Task(BaseModel):
+    """What fastmcp-tasks answers. Its type is not known here when it is replayed."""
+
+    task_id: str = Field(serialization_alias="taskId")
+    result_type: str = Field("task", serialization_alias="resultType")
+
+
+class Tasks(ServerExtension):
+    """Makes a background task of every call, as fastmcp-tasks does."""
+
+    identifier = "com.example/tasks"
+    made = 0
+
+    async def intercept_tool_call(self, params: Any, context: Any, call_next: Any) -> Any:
+        self.made += 1
+        return Task(task_id=f"t-{self.made}")
+
+
+class Sent(Middleware):
+    """What the middleware of twicesafe returned; a client without fastmcp-tasks cannot read a task."""
+
+    def __init__(self) -> None:
+        self.results: list[Any] = []
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        self.results.append(await call_next(context))
+        return ToolResult(content="sent", is_error=True)
+
+
+async def test_a_repeat_gets_the_same_background_task(receiver: AsyncReceiver) -> None:
+    shop = Shop(receiver)
+    tasks, sent = Tasks(), Sent()
+    shop.server.add_extension(tasks)
+    shop.server.middleware.insert(0, sent)
+    async with Client(shop.server, extensions=[advertise(TASKS_EXTENSION_ID)]) as client:
+        for note in ("", "again"):
+            given = {"order_id": "o-1", "cents": 5, "note": note}
+            await client.call_tool("charge", given, raise_on_error=False)
+    await charged(shop, cents=5)  # a client that cannot ask for the result of a task
+    *both, last = sent.results
+    assert [one.model_dump(by_alias=True, exclude_none=True) for one in both] == [
+        {"taskId": "t-1", "resultType": "task"}
+    ] * 2
+    assert "was already done; its result was not kept" in said(last)
+    assert (tasks.made, shop.charged) == (1, [])
 
 
 async def test_the_name_that_apps_use_is_protected_too(receiver: AsyncReceiver) -> None:

@@ -370,6 +370,7 @@ def test_what_parsers_read_differently_is_refused(body: bytes) -> None:
             "not_done",
         ),
         (200, {"result": {"resultType": "input_required"}}, "not_done"),
+        (200, {"result": {"resultType": "task", "taskId": "t-1"}}, "done"),
         (200, {"result": 7}, "unknown"),
         (200, {"error": {"code": -32602}}, "not_done"),
         (200, {"error": {"code": -32603}}, "unknown"),
@@ -399,6 +400,12 @@ def test_what_an_operator_recorded_is_a_result() -> None:
         result = json.loads(answer_message(7, answer))["result"]
         assert (result["content"][0]["text"], result["isError"]) == (text, False)
         assert result.get("structuredContent") == (value if isinstance(value, dict) else None)
+
+
+def test_a_repeat_gets_the_same_background_task() -> None:
+    task = {"resultType": "task", "taskId": "t-1", "status": "working"}
+    answer = ToolAnswer(state="replayed", tool="charge", result=task)
+    assert json.loads(answer_message(7, answer)) == {"jsonrpc": "2.0", "id": 7, "result": task}
 
 
 def test_without_its_result_the_model_gets_an_error_that_says_done() -> None:

@@ -19,6 +19,8 @@ A tool says that nothing was done by raising `ToolError` (with no other error be
 ``is_error``. What another server answers, behind a FastMCP proxy or called by the tool, does not say so, and
 neither does an error of another tool that this one called. A tool that asks the client for input must ask
 before its effect, because the next leg runs it again.
+
+If FastMCP runs a call as a background task, the task is recorded: a repeat gets the same task.
 """
 
 from __future__ import annotations
@@ -48,11 +50,13 @@ with driver("fastmcp"):
     from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
     from fastmcp.tools.function_tool import FunctionTool
     from fastmcp.tools.tool_transform import TransformedTool
+    from fastmcp.utilities.tasks import TASKS_EXTENSION_ID
     from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 
 __all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
 
 _KEPT: Final = "twicesafe.mcp"
+_TASK: Final = "twicesafe.mcp.task"
 _FRAMEWORK: Final = ("fastmcp",)
 _HASHED: Final = re.compile(r"([0-9a-f]{12})_(.+)")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
@@ -82,7 +86,8 @@ class IdempotentTools(Middleware):
             tools,
             keep=_kept,
             is_final=lambda result: (
-                not result.is_error and not isinstance(result, InputRequiredToolResult)
+                not isinstance(result, ToolResult)
+                or not (result.is_error or isinstance(result, InputRequiredToolResult))
             ),
             states_not_done=_states_not_done,
             wrappers=_FRAMEWORK,
@@ -118,13 +123,15 @@ class IdempotentTools(Middleware):
         except InvalidKeyError as error:
             return _said(answer_to(error, name), tool)
 
-        async def invoke() -> ToolResult:
+        async def invoke() -> Any:
             try:
-                result = await call_next(context)
+                result: Any = await call_next(context)
             except ValidationError as error:
                 if _tools_in(error) > 1:
                     raise
                 raise _ArgumentsRefused(error) from None
+            if not isinstance(result, ToolResult):
+                return result  # a background task, which has begun
             guarded_there = META + "state" in (result.meta or {})
             if result.is_error and not guarded_there and await _is_elsewhere(tool):
                 raise _ElsewhereError(result)
@@ -148,6 +155,10 @@ class IdempotentTools(Middleware):
             return error.result
         if answer.state == "done":
             return answer.result  # type: ignore[no-any-return]
+        if isinstance(answer.result, dict) and _TASK in answer.result:
+            if here.client_extension_settings(TASKS_EXTENSION_ID) is not None:
+                return _Task.model_validate(answer.result[_TASK])  # type: ignore[return-value]
+            answer.is_kept = False  # this client cannot ask for its result
         return _replay(answer, tool) if answer.has_result else _said(answer, tool)
 
     async def _guarded(self, server: FastMCP[Any], name: str) -> Tool | None:
@@ -222,7 +233,13 @@ def _hinted(tool: Tool) -> Tool:
     return tool.model_copy(update={"annotations": hints})
 
 
-def _kept(result: ToolResult) -> dict[str, Any]:
+class _Task(mcp_types.Result, extra="allow"):
+    """A background task, as its client got it. Its own type is that of an extension."""
+
+
+def _kept(result: Any) -> dict[str, Any]:
+    if not isinstance(result, ToolResult):
+        return {_TASK: result.model_dump(mode="json", by_alias=True, exclude_none=True)}
     whole = mcp_types.CallToolResult(
         content=result.content, structured_content=result.structured_content, _meta=result.meta
     )

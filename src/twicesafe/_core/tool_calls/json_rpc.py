@@ -2,7 +2,7 @@
 
 A proxy has only the bytes of the server's answer to tell how a call ended:
 
-    a result                                                       done
+    a result, or a task that the server has started                done
     a result with isError                                          what the tool's setting ``errors`` says
     a result with "dev.twicesafe/state": "not_done" in _meta       nothing was done
     a result with isError and another such state                   nothing: the server has its own records
@@ -43,7 +43,9 @@ _NAMES: Final = frozenset({"jsonrpc", "method", "id", "params", "name", "argumen
 _NOTHING_DONE: Final = frozenset({-32700, -32600, -32601, -32602, -32042})
 """Errors of JSON-RPC that come before a tool is called; the last one asks the client to visit a URL."""
 COMPLETE: Final = "complete"
-"""The ``resultType`` of a result that is not a request for input; the protocol requires it since 2026."""
+"""The ``resultType`` of a tool's result; the protocol requires it since 2026. A request for input and a task have
+others."""
+_ASKS: Final = "input_required"
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
@@ -182,7 +184,7 @@ def how_it_ended(status: int, response: Mapping[str, Any] | None) -> Ended:
     state = meta.get(META + "state") if isinstance(meta, dict) else None
     if state == "not_done" or (state is not None and result.get("isError")):
         return "not_done"
-    if result.get("resultType", COMPLETE) != COMPLETE:  # it asks the client for input first
+    if result.get("resultType") == _ASKS:
         return "not_done"
     return "failed" if result.get("isError") else "done"
 
@@ -197,6 +199,9 @@ def answer_message(id_: Any, answer: ToolAnswer) -> bytes:
     content that the tool declares.
     """
     kept = answer.result if answer.has_result else None
+    if isinstance(kept, dict) and kept.get("resultType", COMPLETE) != COMPLETE:
+        # A task: the client asks the server how it ended. Its schema allows no more members.
+        return msgspec.json.encode({"jsonrpc": "2.0", "id": id_, "result": kept})
     made: dict[str, Any] = {"content": []}
     if isinstance(kept, dict) and isinstance(kept.get("content"), list):
         made = dict(kept)
