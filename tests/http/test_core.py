@@ -433,6 +433,17 @@ def test_route_patterns(pattern: str, yes: str, no: str):
     assert not routes.match(*no.split(" "))
 
 
+@pytest.mark.item("A7")
+def test_route_patterns_of_a_mounted_application():
+    routes = Routes(["/charges"])
+    assert routes.match("POST", "/v1/charges", "/v1")
+    assert routes.match("POST", "/charges", "/v1")  # a server that does not repeat its root path
+    assert Routes(["/v1/charges"]).match("POST", "/v1/charges", "/v1")
+    assert not routes.match("POST", "/v1/charges")
+    assert not routes.match("POST", "/v12/charges", "/v1")
+    assert not routes.match("POST", "/v1/v1/charges", "/v1")
+
+
 # --- settings --------------------------------------------------------------------------------
 
 

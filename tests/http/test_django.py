@@ -107,6 +107,17 @@ def test_a_body_in_chunks_is_whole_or_refused(site: Site, edge: str):
             assert IdempotencyMiddleware(lambda _: None)(bare).status_code == 411
 
 
+@pytest.mark.item("A5", "A7")
+def test_route_patterns_match_without_the_script_name():
+    asked = RequestFactory().post("/charges", SCRIPT_NAME="/shop")
+    assert (asked.path, asked.path_info) == ("/shop/charges", "/charges")
+    for route, status in (("/charges", 400), ("/shop/charges", 400), ("/shop", 200)):
+        policy = HttpPolicy(required=(route,))
+        with override_settings(TWICESAFE={"store": "memory://", "policy": policy}):
+            layer = IdempotencyMiddleware(lambda _: HttpResponse())
+            assert layer(asked).status_code == status, route
+
+
 @pytest.mark.item("E2", "E4")
 def test_exceptions_that_django_answers_and_those_that_it_did_not_expect(site: Site):
     missing, again = site.twice("/fail/missing", "m")

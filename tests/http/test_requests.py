@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,37 @@ def test_routes_are_included_and_excluded(play: Play):
 def test_an_encoded_path_is_the_same_route(play: Play):
     stage = play(required=("/charges",))
     assert stage.send(None, b"{}", "POST", "/ch%61rges").problem == "key-missing"
+
+
+@pytest.mark.item("A5", "A7")
+@pytest.mark.parametrize("edge", ["asgi", "wsgi"])
+def test_routes_of_a_mounted_application(play: Play, edge: str):
+    """Its router does not see where it is mounted, or the root path of its server."""
+
+    def mounted(app: Any) -> Any:
+        def wsgi(environ: Any, start_response: Any) -> Any:
+            inner = environ["PATH_INFO"].removeprefix("/v1")
+            return app({**environ, "SCRIPT_NAME": "/v1", "PATH_INFO": inner}, start_response)
+
+        async def asgi(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "root_path": "/v1"}, receive, send)
+
+        return wsgi if edge == "wsgi" else asgi
+
+    stage = play(
+        required=("/charges", "/v1/refunds"),
+        exclude=("/search",),
+        retry=("/retry",),
+        around=mounted,
+    )
+    for path in ("/v1/charges", "/v1/refunds"):
+        assert stage.send(None, b"{}", "POST", path).problem == "key-missing", path
+    assert stage.send(None, b"{}", "POST", "/v1/v1/charges").status == 201
+    assert not any(stage.send("k", b"{}", "POST", "/v1/search").replayed for _ in range(2))
+    failing, stage.handler = stage.handler, lambda _: Answer(body=(ValueError(),))
+    assert stage.send("r", b"{}", "POST", "/v1/retry").problem == ""
+    stage.handler = failing
+    assert stage.send("r", b"{}", "POST", "/v1/retry").status == 201
 
 
 @pytest.mark.item("A7")

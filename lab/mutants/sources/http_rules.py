@@ -81,7 +81,7 @@ break_source(
     "a required key may be missing by route",
     bug="required= by route does not refuse a request without a key",
     file="_core/http/rules.py",
-    old="if required is True or self._required.match(request.method, request.path):",
+    old="if required is True or self._matches(self._required, request):",
     new="if required is True:",
     tests=["tests/http/test_requests.py::test_a_key_may_be_required_by_route_and_method"],
 )

@@ -40,8 +40,10 @@ _OURS = ("headers", "extensions")
 def request_of(scope: Scope) -> HttpRequest:
     path: str = scope["path"]
     target = scope.get("raw_path") or path.encode("utf-8", "surrogateescape")
-    query = scope.get("query_string", b"")
-    return HttpRequest(scope["method"].upper(), path, target, query, scope["headers"], b"", scope)
+    query, mount = scope.get("query_string", b""), scope.get("root_path", "")
+    return HttpRequest(
+        scope["method"].upper(), path, target, query, scope["headers"], b"", scope, mount
+    )
 
 
 def version_of(scope: Scope) -> tuple[int, ...]:

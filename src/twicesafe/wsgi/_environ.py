@@ -61,7 +61,8 @@ def _name(variable: str) -> bytes:
 
 
 def request_of(environ: Environ) -> HttpRequest:
-    octets = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
+    mount = environ.get("SCRIPT_NAME", "").encode("latin-1")
+    octets = mount + environ.get("PATH_INFO", "").encode("latin-1")
     return HttpRequest(
         environ["REQUEST_METHOD"].upper(),
         octets.decode("utf-8", "replace"),
@@ -70,6 +71,7 @@ def request_of(environ: Environ) -> HttpRequest:
         _fields_of(environ),
         b"",
         environ,
+        mount.decode("utf-8", "replace"),
     )
 
 

@@ -19,7 +19,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     method: str
     """In upper case, as most frameworks treat it."""
     path: str
-    """Decoded, as routers see it. Route patterns match it."""
+    """Decoded. Route patterns match it, with `mount` and without."""
     target: bytes
     """The path as it was sent, if the server provides it."""
     query: bytes
@@ -27,6 +27,8 @@ class HttpRequest(msgspec.Struct, frozen=True):
     body: bytes = b""
     native: Any = None
     """The ASGI scope, WSGI environ or Django request, with what outer middleware stored in it."""
+    mount: str = ""
+    """The beginning of the path that the application's router does not see."""
 
     def has(self, name: bytes) -> bool:
         """Whether there is a field of this name, which is in lower case."""

@@ -5,7 +5,8 @@
     "POST /charges/*"     `*` is one whole segment
     "/internal/**"        `**` at the end is any number of segments
 
-Patterns match the decoded path, as routers do, so `/ch%61rges` is `/charges`.
+Patterns match the decoded path, as routers do, so `/ch%61rges` is `/charges`. If the application is mounted, or its
+server has a root path, they match with this part of the path, and without.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ class Routes:
     def __bool__(self) -> bool:
         return bool(self._patterns)
 
-    def match(self, method: str, path: str) -> bool:
+    def match(self, method: str, path: str, mount: str = "") -> bool:
         if not self._patterns:
             return False
-        segments = path.split("/")
+        paths = [path.split("/")]
+        if mount:
+            paths.append(path.removeprefix(mount).split("/"))
         return any(
-            (wanted is None or wanted == method) and (shape is None or _fits(shape, rest, segments))
+            (wanted is None or wanted == method)
+            and (shape is None or any(_fits(shape, rest, segments) for segments in paths))
             for wanted, shape, rest in self._patterns
         )
 

@@ -113,10 +113,13 @@ class HttpRules:
             return None
         return self.policy.required is True or self._required.match(method, path)
 
-    def _is_ignored(self, method: str, path: str) -> bool:
-        if self._exclude.match(method, path):
+    def _is_ignored(self, method: str, path: str, mount: str = "") -> bool:
+        if self._exclude.match(method, path, mount):
             return True
-        return bool(self._include) and not self._include.match(method, path)
+        return bool(self._include) and not self._include.match(method, path, mount)
+
+    def _matches(self, routes: Routes, request: HttpRequest) -> bool:
+        return routes.match(request.method, request.path, request.mount)
 
     # -- before the body ----------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class HttpRules:
 
     def look(self, request: HttpRequest) -> Looked | None:
         """Check a request without its body. None: the layer ignores it."""
-        if self._ignores_some and self._is_ignored(request.method, request.path):
+        if self._ignores_some and self._is_ignored(request.method, request.path, request.mount):
             return None
         names, lines, length = self.names, [], 0
         for line in request.headers:
@@ -184,8 +187,7 @@ class HttpRules:
         return Admission(
             full if hidden is None else hidden.key(full),
             http_fingerprint(request, policy.fingerprint, policy.fingerprint_headers),
-            self._retries_all
-            or (self._retries_some and self._retry.match(request.method, request.path)),
+            self._retries_all or (self._retries_some and self._matches(self._retry, request)),
         )
 
     def scope(self, request: HttpRequest) -> tuple[str, ...]:
@@ -285,7 +287,7 @@ class HttpRules:
 
     def _require_key(self, request: HttpRequest) -> None:
         required = self.policy.required
-        if required is True or self._required.match(request.method, request.path):
+        if required is True or self._matches(self._required, request):
             raise RequestRefused(Problem("key-missing", detail=f"Its place: {self._place}."))
 
     # -- responses ----------------------------------------------------------------------------

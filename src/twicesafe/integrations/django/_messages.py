@@ -31,6 +31,7 @@ def request_of(request: DjangoRequest, fields: Fields) -> HttpRequest:
         fields,
         b"",
         request,
+        path.removesuffix(request.path_info),
     )
 
 
