@@ -18,7 +18,7 @@ from twicesafe._core.http.key_field import BadKey, parse_key, require_key
 from twicesafe._core.http.policy import HttpPolicy
 from twicesafe._core.http.problems import RequestRefused
 from twicesafe._core.http.rules import HttpRules
-from twicesafe._core.http.stored_response import NOT_KEPT, Ending, ResponseCodec, ResponseRecording
+from twicesafe._core.http.stored_response import ResponseCodec, ResponseRecording
 from twicesafe._engines.redis.record_layout import row_of
 from twicesafe._engines.sql.commands import row_from
 from twicesafe._values.codecs import JsonCodec
@@ -155,12 +155,9 @@ def recorder(octets: bytes) -> bool:
     recording.start(status, fields)
     for piece in pieces:
         recording.feed(piece)
-    if recording.end() is not Ending.KEEP:
+    result = recording.end()
+    if not isinstance(result, StoredResponse):
         return False
-    result = recording.result()
-    if result is NOT_KEPT:
-        return False
-    assert isinstance(result, StoredResponse)
     assert result.body in (body, b"")
     try:
         payload = CODEC.encode(result)

@@ -398,19 +398,19 @@ def test_only_responses_are_stored():
 
 @pytest.mark.item("E1", "E2", "E3", "E7")
 def test_how_a_recording_ends():
-    def end(status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Ending:
+    def end(status: int, body: bytes, *headers: tuple[bytes, bytes]) -> object:
         recording = ResponseRecording(HttpPolicy(), frozenset())
         recording.start(status, headers)
         recording.feed(body)
         return recording.end()
 
-    assert end(200, b"") is Ending.KEEP
-    assert end(500, b"") is Ending.KEEP
+    assert end(200, b"") == StoredResponse(200, (), b"")
+    assert end(500, b"") == StoredResponse(500, (), b"")
     assert end(429, b"") is Ending.RELEASE
-    assert end(200, b"abc", (b"Content-Length", b"3")) is Ending.KEEP
+    assert end(200, b"abc", (b"Content-Length", b"3")) == StoredResponse(200, (), b"abc")
     assert end(200, b"abc", (b"content-length", b"4")) is Ending.UNKNOWN
     assert end(200, b"abc", (b"content-length", b"2")) is Ending.UNKNOWN
-    assert end(304, b"", (b"content-length", b"4")) is Ending.KEEP
+    assert end(304, b"", (b"content-length", b"4")) == StoredResponse(304, (), b"")
     nothing = ResponseRecording(HttpPolicy(), frozenset())
     assert nothing.end() is Ending.UNKNOWN
 

@@ -277,12 +277,12 @@ class Exchange:
 
     def ending(self) -> EndClaim:
         """How the key ends with this response."""
-        ending = self.recording.end()
-        if ending is Ending.KEEP:
-            return CompleteClaim(self.claim, self.recording.result())
-        if ending is Ending.RELEASE:
+        kept = self.recording.end()
+        if kept is Ending.RELEASE:
             return ReleaseClaim(self.claim)
-        return self._unknown(ResponseCut("the response is shorter than it announced"))
+        if kept is Ending.UNKNOWN:
+            return self._unknown(ResponseCut("the response is shorter than it announced"))
+        return CompleteClaim(self.claim, kept)
 
     def fail(self, error: BaseException) -> HttpFlow[None]:
         """The outcome is unknown."""

@@ -3,8 +3,8 @@
 `ResponseRecording` says how the key ends:
 
     status                  ending
-    2xx, 3xx                KEEP      stored, replayed
-    4xx, 5xx                KEEP      unless the policy's `release` names it
+    2xx, 3xx                          stored, replayed
+    4xx, 5xx                          the same, unless the policy's `release` names it
     in `release`            RELEASE   not executed: a retry runs
     cut, short, never sent  UNKNOWN   held or run again, as the policy says
 
@@ -105,7 +105,8 @@ def kept_names(*, cookies: bool, more: Iterable[str], without: Iterable[str]) ->
 
 
 class Ending(enum.Enum):
-    KEEP = "keep"
+    """Why no response is stored."""
+
     RELEASE = "release"
     UNKNOWN = "unknown"
 
@@ -179,14 +180,12 @@ class ResponseRecording:
                 self._chunks.append(bytes(data))
         return self.has_no_body or self.size == self._declared
 
-    def end(self) -> Ending:
-        """The handler has ended its response."""
+    def end(self) -> StoredResponse | NotKept | Ending:
+        """The handler has ended its response: what is stored of it, or how else the key ends."""
         if self.status < 200 or (self._declared is not None and self.size != self._declared):
             return Ending.UNKNOWN
-        return Ending.RELEASE if self.status in self._policy.release else Ending.KEEP
-
-    def result(self) -> StoredResponse | NotKept:
-        """What is stored for `Ending.KEEP`."""
+        if self.status in self._policy.release:
+            return Ending.RELEASE
         if self.overflowed:
             return NOT_KEPT
         try:
