@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import events as ev
-from .._values.context import ActiveClaim
+from .._values.context import ActiveClaim, active
 from .._values.keys import Key, new_owner
 from .._values.outcomes import Outcome
 from ..errors import (
@@ -48,6 +48,8 @@ DEFERRED_WAIT = 0.25
 
 
 def entry(call: Call, done: bool = False) -> Enter:
+    if active.get() is not None:
+        refuse_own_wait(call, FOREVER)
     policy = call.policy
     return Enter(
         call.key,
@@ -75,7 +77,6 @@ def accepted(call: Call, answer: Claimed) -> bool:
 
 def accept(call: Call) -> Flow[bool]:
     """Record a message as done, before the caller does the work in the same transaction."""
-    refuse_own_wait(call, FOREVER)
     try:
         entered: Entered = yield entry(call, done=True)
     except AtomicityBrokenError as error:
@@ -86,8 +87,6 @@ def accept(call: Call) -> Flow[bool]:
 def accept_many(calls: list[Call]) -> Flow[list[bool]]:
     """`accept` for many. A key that occurs twice in one batch is new only once."""
     first = {call.key.id: call for call in reversed(calls)}
-    for call in first.values():
-        refuse_own_wait(call, FOREVER)
     asks = [entry(call, done=True) for call in reversed(first.values())]
     try:
         entered: list[Entered] = yield EnterMany(asks)
@@ -109,7 +108,6 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
     `must_keep`: a result that cannot be stored is an error. `waits`: waiting for a deferred write
     can help; it cannot where the caller's open transaction keeps out all other writers.
     """
-    refuse_own_wait(call, FOREVER)
     if waits:
         yield AwaitDeferred(call.key.id, DEFERRED_WAIT)
     ask = entry(call)

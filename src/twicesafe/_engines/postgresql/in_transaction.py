@@ -168,8 +168,8 @@ class PostgresInTransaction(InTransaction):
         return bool((yield Query(self._leave, values)))
 
     def _values_of(self, ask: Enter) -> tuple[Any, ...]:
-        id_, owner = self.programs.identity(ask.id), b"" if ask.done else ask.owner
         key = ask.key
+        id_, owner = self.programs.identity(key.id), b"" if ask.done else ask.owner
         return (
             *(id_, owner, ask.retention, ask.max_attempts, ask.fingerprint),
             *(msgspec.json.encode(key.scope) if key.scope else b"", key.value.encode(), ask.done),
