@@ -22,7 +22,7 @@ from .._core.http.forwarding import Forwarding
 from .._core.http.message import HttpRequest
 from .._core.http.policy import HttpPolicy
 from .._core.http.problems import Problem, RequestRefused
-from .._core.http.rules import HttpRules
+from .._core.http.rules import HttpRules, Looked
 from .._values.keys import Key
 from ..asgi import IdempotencyMiddleware
 from ..asgi._messages import App, request_of
@@ -99,7 +99,7 @@ class Front:
             with contextlib.suppress(RequestRefused, TwicesafeError):
                 looked = self._rules.look(request)
                 if looked is not None and looked.key is not None:
-                    admission = self._rules.admit(request, looked)
+                    admission = self._rules.admit(request, Looked(looked.key))  # no body is here
                     key = None if admission is None else admission.key
         return named(scope, key)
 
