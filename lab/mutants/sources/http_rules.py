@@ -369,7 +369,7 @@ break_source(
     "fields of one hop are kept",
     bug="fields that Connection names are stored and replayed",
     file="_core/http/stored_response.py",
-    old='            names -= {option.strip().lower() for option in value.split(b",")}\n',
+    old="            names -= options_in(value)\n",
     new="            continue\n",
     tests=[f"{REPLAY}::test_fields_that_connection_names_are_not_replayed"],
 )

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from email.utils import formatdate
-from typing import Any, TypeAlias
+from typing import Any
 
 from .._core.http.forwarding import Forwarding
 from .._core.http.message import HttpRequest
@@ -25,7 +25,7 @@ from .._core.http.problems import Problem, RequestRefused
 from .._core.http.rules import HttpRules, Looked
 from .._values.keys import Key
 from ..asgi import IdempotencyMiddleware
-from ..asgi._messages import App, request_of
+from ..asgi._messages import App, Message, Receive, Send, answer, request_of
 from ..errors import TwicesafeError
 from ..receiver import AsyncReceiver
 from .connections import Unreachable, UpstreamLost, UpstreamTimedOut
@@ -35,10 +35,6 @@ from .metrics import Metrics
 from .upstream import Upstream, named, route
 
 __all__ = ["Front"]
-
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _log = logging.getLogger("twicesafe._proxy")
 
@@ -105,15 +101,7 @@ class Front:
 
     async def _answer(self, scope: Message, out: _Out, problem: Problem) -> None:
         request = HttpRequest(scope["method"], scope["path"], b"", b"", scope["headers"])
-        response = self._rules.refuse(request, problem)
-        await out(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": list(response.headers),
-            }
-        )
-        await out({"type": "http.response.body", "body": response.body})
+        await answer(out, self._rules.refuse(request, problem))
 
 
 class ClientStalled(ConnectionError):  # noqa: N818 - for the layer, a client that went away

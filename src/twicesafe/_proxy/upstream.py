@@ -18,15 +18,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import h11
 
 from .._core.http.forwarding import Forwarding
 from .._values.context import current_key
 from .._values.keys import Key
+from ..asgi._messages import Message, Receive, Send
 from .addresses import UpstreamAddress
 from .connections import Connection, Connections, Unreachable, UpstreamLost
 from .metrics import Metrics
@@ -34,10 +34,6 @@ from .metrics import Metrics
 __all__ = ["Upstream", "named"]
 
 _log = logging.getLogger("twicesafe._proxy")
-
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 class Upstream:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ...errors import ConfigurationError
-from .message import Fields
+from .message import Fields, options_in
 from .policy import HttpPolicy
 from .problems import Problem, RequestRefused
 from .stored_response import HOP_BY_HOP
@@ -88,7 +88,7 @@ class Forwarding:
         for name, value in headers:
             if name == b"connection":
                 if any(
-                    option in self._ours or _is_by_proxies(option) for option in _options(value)
+                    option in self._ours or _is_by_proxies(option) for option in options_in(value)
                 ):
                     detail = "Connection names a field of the message."
                     raise RequestRefused(Problem("request-malformed", detail=detail))
@@ -113,7 +113,7 @@ class Forwarding:
         for name, value in headers:
             seen.add(name)
             if name == b"connection":
-                dropped = dropped | _options(value)
+                dropped = dropped | options_in(value)
             elif name == b"via":
                 via += value + b", "
             elif name == b"x-forwarded-for":
@@ -142,7 +142,7 @@ class Forwarding:
         names = {name for name, _ in lines}
         for name, value in lines:
             if name == b"connection":
-                dropped |= _options(value)
+                dropped |= options_in(value)
         if b"transfer-encoding" in names or status == 204:
             dropped.add(b"content-length")
         else:
@@ -155,10 +155,6 @@ class Forwarding:
 
 def _is_by_proxies(name: bytes) -> bool:
     return name in _BY_PROXIES or name.startswith(_BY_PROXIES_ALL)
-
-
-def _options(value: bytes) -> set[bytes]:
-    return {option.strip(b" \t").lower() for option in value.split(b",")}
 
 
 def _plain(peer: str) -> str:

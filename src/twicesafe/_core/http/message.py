@@ -7,10 +7,15 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Fields", "HttpRequest", "StoredResponse"]
+__all__ = ["Fields", "HttpRequest", "StoredResponse", "options_in"]
 
 Fields = Sequence[tuple[bytes, bytes]]
 """Field lines in order; names in lower case."""
+
+
+def options_in(value: bytes) -> set[bytes]:
+    """What a Connection field lists."""
+    return {option.strip(b" \t").lower() for option in value.split(b",")}
 
 
 class HttpRequest(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ...errors import CorruptRecordError, NotStorableError, TooLargeError
-from .message import Fields, StoredResponse
+from .message import Fields, StoredResponse, options_in
 
 if TYPE_CHECKING:
     from .policy import HttpPolicy
@@ -159,7 +159,7 @@ class ResponseRecording:
             elif name == b"content-length" and length is None:
                 length = value
             elif name == b"connection":  # it may stand after the fields that it names
-                names -= {option.strip().lower() for option in value.split(b",")}
+                names -= options_in(value)
                 fields = [field for field in fields if field[0] in names]
         self._fields, self._declared = fields, None
         if status in (204, 304):

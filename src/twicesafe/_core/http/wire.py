@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from .framing import CHUNKED, FRAMING, TO_THE_END, Ambiguous, MessageFollower, field
+from .message import options_in
 
 __all__ = ["Ambiguous", "RequestGuard", "ResponseGuard"]
 
@@ -81,7 +82,7 @@ class RequestGuard(MessageFollower):
                 if name in found:
                     raise Ambiguous(f"{name.decode()} is sent twice")
                 found[name] = value
-            elif name == b"connection" and b"close" in _options(value):
+            elif name == b"connection" and b"close" in options_in(value):
                 self._is_last = True
         host, length, coding = (
             found.get(name) for name in (b"host", b"content-length", b"transfer-encoding")
@@ -164,10 +165,6 @@ class ResponseGuard(MessageFollower):
         """Bytes without a request: they are ignored, and the connection is not reused."""
         self.is_clean = False
         return b"", len(data)
-
-
-def _options(value: bytes) -> set[bytes]:
-    return {option.strip(b" \t").lower() for option in value.split(b",")}
 
 
 def _values(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> Iterator[bytes]:
