@@ -9,10 +9,12 @@ import io
 import json
 import socket
 import threading
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import h11
+import msgspec
 import pytest
 
 from tests.http.scripted import OK, Scripted, Step, reset
@@ -23,7 +25,10 @@ from tests.servers import free_port
 from twicesafe import Receiver, State, wsgi
 from twicesafe._core.http.forwarding import Forwarding
 from twicesafe._core.http.problems import RequestRefused
+from twicesafe._proxy import ProxySettings
 from twicesafe._proxy.connections import Connection, UpstreamTimedOut
+from twicesafe._proxy.supervisor import _Process
+from twicesafe._proxy.worker import WorkerReport
 from twicesafe.asgi._exchange import AsgiExchange
 from twicesafe.errors import ConfigurationError
 from twicesafe.http import HttpPolicy
@@ -786,3 +791,20 @@ def test_failures_of_the_upstream_are_counted_with_a_key_and_without(before: Bef
     for key in ("k", "k", None):  # a held key is no failure of today
         stage.send(key)
     assert counted(stage)["proxy_upstream_failures_total", "UpstreamLost"] == 2
+
+
+@pytest.mark.item("O3")
+async def test_a_report_that_came_too_late_is_not_taken_for_the_next():
+    """A worker that was stopped for a while would be one report behind from then on."""
+    worker = _Process(ProxySettings(upstream="http://127.0.0.1:9", store="memory://"), 0)
+    reports = asyncio.StreamReader()
+    worker._process = SimpleNamespace(stdin=Mock(), stdout=reports)  # type: ignore[assignment]
+    late = asyncio.ensure_future(worker.report())
+    await asyncio.sleep(0)
+    late.cancel()  # as its time limit does
+    assert await asyncio.gather(late, return_exceptions=True)
+    for store in (True, False):
+        reports.feed_data(msgspec.json.encode(WorkerReport(store=store)) + b"\n")
+    report = await worker.report()
+    assert report is not None
+    assert not report.store

@@ -184,6 +184,8 @@ class _Process:
         self._settings, self._fd = settings, fd
         self._process: asyncio.subprocess.Process | None = None
         self._asking = asyncio.Lock()
+        self._awaited = 0
+        """Reports that were asked for and have not come, also those that came too late."""
         self._is_ending = False
         self.last = WorkerReport()
         """The last report."""
@@ -206,13 +208,16 @@ class _Process:
 
     async def report(self) -> WorkerReport | None:
         """None: it does not answer."""
-        process = self._process
+        process, line = self._process, b""
         if process is None or process.stdin is None or process.stdout is None:
             return None
         try:
             async with self._asking, asyncio.timeout(5):
                 process.stdin.write(b"\n")
-                line = await process.stdout.readline()
+                self._awaited += 1
+                while self._awaited:
+                    line = await process.stdout.readline()
+                    self._awaited -= 1
             self.last = msgspec.json.decode(line, type=WorkerReport)
         except (OSError, TimeoutError, msgspec.DecodeError):
             return None
