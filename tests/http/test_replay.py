@@ -222,6 +222,22 @@ def test_current_state_instead_of_the_first_response_is_a_hook(play: Play):
     assert len(stage.seen) == 1
 
 
+@pytest.mark.item("R5", "R12")
+def test_a_hook_may_pass_on_what_a_service_answered(play: Play):
+    """With the fields of that transfer, as a client gives them."""
+
+    def current(request: HttpRequest, stored: StoredResponse) -> StoredResponse:
+        fields = ((b"Date", b"then"), (b"Transfer-Encoding", b"chunked"), (b"Content-Length", b"9"))
+        return StoredResponse(200, (*fields, (b"X-State", b"settled")), b"settled")
+
+    stage = play(on_replay=current)
+    stage.send("k")
+    reply = stage.send("k")
+    assert (reply.status, reply.body, reply["x-state"]) == (200, b"settled", "settled")
+    assert (reply["content-length"], reply["transfer-encoding"]) == ("7", None)
+    assert reply["date"] != "then"
+
+
 @pytest.mark.item("S6")
 def test_secrets_can_be_kept_out_of_the_store(play: Play):
     def without(stored: StoredResponse) -> StoredResponse:

@@ -31,7 +31,7 @@ from .message import Fields, HttpRequest, StoredResponse
 from .policy import HttpPolicy
 from .problems import Problem, RequestRefused, problem_of, problem_response
 from .routes import Routes
-from .stored_response import kept_names, replay_fields
+from .stored_response import OF_ONE_PASSAGE, kept_names, replay_fields
 
 __all__ = ["Admission", "HttpRules", "Looked"]
 
@@ -302,9 +302,12 @@ class HttpRules:
                 )
             if stored.status in (401, 403):  # never stored, so this is a refusal of the hook
                 marker = None
+            # It may come from a client of the service, with the fields of that transfer.
+            lines = tuple(line for line in stored.headers if line[0].lower() not in OF_ONE_PASSAGE)
+            stored = StoredResponse(stored.status, lines, stored.body)
         exposed = self._exposed if request.has(b"origin") else ()
-        lines = replay_fields(stored, marker, exposed)
-        return StoredResponse(stored.status, tuple(lines), stored.body)
+        fields = replay_fields(stored, marker, exposed)
+        return StoredResponse(stored.status, tuple(fields), stored.body)
 
     def refuse(self, request: HttpRequest, problem: Problem) -> StoredResponse:
         return problem_response(
