@@ -8,9 +8,10 @@ GET /metrics   Prometheus text, summed over all workers
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
+from .._core.http.message import StoredResponse
+from ..asgi._messages import Message, Receive, Send, answer
 from .metrics import WorkerCount, page
 from .worker import WorkerReport
 
@@ -28,15 +29,14 @@ class Admin:
     ) -> None:
         self._reports, self._past, self._workers = reports, past, workers
 
-    async def __call__(self, scope: MutableMapping[str, Any], _: Any, send: Any) -> None:
+    async def __call__(self, scope: Message, _: Receive, send: Send) -> None:
         status, kind, body = await self._answer(scope["method"], scope["path"])
-        lines = [
+        fields = (
             (b"content-type", kind),
             (b"content-length", str(len(body)).encode()),
             (b"cache-control", b"no-store"),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": lines})
-        await send({"type": "http.response.body", "body": body})
+        )
+        await answer(send, StoredResponse(status, fields, body))
 
     async def _answer(self, method: str, path: str) -> tuple[int, bytes, bytes]:
         if method not in ("GET", "HEAD"):

@@ -15,7 +15,7 @@ import posixpath
 from typing import Any, Final
 
 from .._core.http.key_field import ANONYMOUS, credentials
-from .._core.http.message import HttpRequest
+from .._core.http.message import HttpRequest, StoredResponse
 from .._core.http.policy import HttpPolicy
 from .._core.http.rules import HttpRules
 from .._core.tool_calls.answers import ToolAnswer, answer_to, key_in, run_in
@@ -31,7 +31,17 @@ from .._core.tool_calls.json_rpc import (
     response_in,
 )
 from .._edges.tool_guard import Invocation, ToolGuard
-from ..asgi._messages import App, Message, Receive, Scope, Send, request_of, whole_body, with_body
+from ..asgi._messages import (
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    request_of,
+    whole_body,
+    with_body,
+)
 from ..errors import MissingKeyError, UsageError
 from ..receiver import AsyncReceiver
 from .connections import Unreachable, UpstreamLost
@@ -230,13 +240,12 @@ class _Sent:
 
 
 async def _respond(send: Send, status: int, message: bytes) -> None:
-    fields = [
+    fields = (
         (b"content-type", b"application/json"),
         (b"content-length", str(len(message)).encode()),
         (b"cache-control", b"no-store"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": fields})
-    await send({"type": "http.response.body", "body": message, "more_body": False})
+    )
+    await answer(send, StoredResponse(status, fields, message))
 
 
 def _require_identity(call: RpcCall, identity: tuple[str, ...]) -> None:

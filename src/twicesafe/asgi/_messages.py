@@ -17,7 +17,6 @@ __all__ = [
     "Scope",
     "Send",
     "answer",
-    "messages",
     "request_of",
     "version_of",
     "whole_body",
@@ -114,17 +113,7 @@ def with_body(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def messages(response: StoredResponse) -> tuple[Message, Message]:
-    return (
-        {
-            "type": "http.response.start",
-            "status": response.status,
-            "headers": list(response.headers),
-        },
-        {"type": "http.response.body", "body": response.body, "more_body": False},
-    )
-
-
 async def answer(send: Send, response: StoredResponse) -> None:
-    for message in messages(response):
-        await send(message)
+    headers = list(response.headers)
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": False})
