@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from msgspec.structs import replace
@@ -392,3 +393,17 @@ def test_the_command_says_that_there_is_no_such_stream(
     assert cli.main(["dead-letters", "list", "--from", place.dead_url]) == 2
     assert "no such stream" in capsys.readouterr().err
     assert not place.client.exists(f"{place.stream}.dead")
+
+
+def test_a_replay_finds_a_place_that_is_not_ascii(place: Place) -> None:
+    place.stream = f"bücher {place.stream}"
+    query = {"stream": place.stream, "group": "billing"}
+    place.url = f"{place.base}?{urlencode(query)}"
+    place.dead_url = f"{place.base}?{urlencode(query | {'stream': place.stream + '.dead'})}"
+    place.send("o-1")
+    place.consume(refuse)
+    with DeadLetters.open(place.dead_url) as dead:
+        (letter,) = dead.look()
+        assert letter.place == place.stream
+        dead.replay(place.receiver, by="ann", why="fixed")
+    assert place.consume(lambda message: None).ran == 1

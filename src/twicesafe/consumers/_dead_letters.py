@@ -5,7 +5,7 @@ It keeps its id, so a replay runs under the same key. The headers:
     twicesafe-dead-reason     what happened
     twicesafe-dead-error      the class of the error
     twicesafe-dead-topic      where a replay sends it: the topic, the subject, the queue,
-    twicesafe-dead-place      …and, for Redis, the stream
+    twicesafe-dead-place      …and, for Redis, the stream; both as JSON if they are not plain ASCII
     twicesafe-dead-broker     the kind of broker that it came from
     twicesafe-dead-position   its position there
     twicesafe-dead-consumer   who gave up on it
@@ -88,8 +88,8 @@ def dead_message(
     given = {
         "reason": text_of(error),
         "error": type(error if cause is None else cause).__qualname__,
-        "topic": origin,
-        "place": place,
+        "topic": _name(origin),
+        "place": _name(place),
         "broker": broker,
         "position": message.position,
         "consumer": consumer,
@@ -124,6 +124,11 @@ def is_refused(answer: Answer) -> bool:
 def _parts(key: Key | None) -> str:
     """The key as JSON, in ASCII."""
     return "" if key is None else json.dumps([*key.scope, key.value])
+
+
+def _name(text: str) -> str:
+    """A replay needs exactly this text, so a text that a header line would change is JSON."""
+    return json.dumps(text) if _line(text) != text or text.startswith('"') else text
 
 
 def _line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
@@ -85,14 +86,20 @@ def letter_of(message: Message) -> Letter:
         message,
         given.get("reason", ""),
         given.get("error", ""),
-        given.get("topic", message.topic),
-        given.get("place", ""),
+        _name(given.get("topic", message.topic)),
+        _name(given.get("place", "")),
         given.get("consumer", ""),
         _key(given.get("key")),
         _key(given.get("lane")),
         _key(given.get("starts")),
         given.get("broker", ""),
     )
+
+
+def _name(text: str) -> str:
+    with contextlib.suppress(ValueError):  # most are not JSON: they stand as they are
+        return msgspec.json.decode(text, type=str)
+    return text
 
 
 def _key(text: str | None) -> Key | None:
