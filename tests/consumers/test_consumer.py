@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -833,6 +834,25 @@ def test_the_ack_wait_is_what_the_broker_says_now(setting: Setting) -> None:
         report = consumer.drain(lambda message: source.extended.wait(60) or None, idle=0.05)
     assert report.ran == 1
     assert source.extended.is_set()
+
+
+async def test_handlers_that_occupy_all_threads_do_not_keep_the_broker_waiting() -> None:
+    """Those of `asyncio.to_thread`; a broker would deliver the messages elsewhere."""
+    broker = MemoryBroker()
+    source = Impatient(broker, "orders")
+    broker.send("orders", b"{}", id="long")
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+
+        async def handle(message: Message) -> None:
+            assert await asyncio.to_thread(source.extended.wait, 60)
+
+        async with (
+            AsyncReceiver.open("memory://") as receiver,
+            AsyncConsumer(source, receiver=receiver) as consumer,
+        ):
+            report = await consumer.drain(handle, idle=0.05)
+    assert (report.ran, report.retried) == (1, 0)
 
 
 class Alone:

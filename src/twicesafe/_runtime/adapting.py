@@ -8,16 +8,22 @@ blocking one in worker threads. All public methods are adapted; attributes are p
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import threading
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 from .. import _forking
 from .._forking import RenewedLock
 from ..errors import UsageError
 
 __all__ = ["InThreads", "for_event_loop", "for_threads", "own_process"]
+
+MOST_CALLS: Final = 32
+"""Calls of one blocking object at the same time. A relay may publish several batches at once."""
 
 
 def own_process(user: int) -> int:
@@ -109,10 +115,13 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class InThreads:
-    """A blocking object in worker threads."""
+    """A blocking object in worker threads of its own: handlers may keep those of `asyncio.to_thread` busy for long,
+    and a broker would wait for its answer meanwhile."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
+        self._threads: ThreadPoolExecutor | None = None
+        """None before the first call, and after `close`."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._thing, name)
@@ -121,7 +130,21 @@ class InThreads:
 
         @functools.wraps(found)
         async def call(*args: Any) -> Any:
-            return await asyncio.to_thread(found, *args)
+            return await self._in_thread(found, *args)
 
         self.__dict__[name] = call
         return call
+
+    async def close(self) -> None:
+        try:
+            await self._in_thread(self._thing.close)
+        finally:
+            threads, self._threads = self._threads, None
+            if threads is not None:
+                threads.shutdown(wait=False)
+
+    async def _in_thread(self, found: Callable[..., Any], *args: Any) -> Any:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MOST_CALLS, "twicesafe-broker")
+        work = functools.partial(contextvars.copy_context().run, found, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -89,8 +89,8 @@ class Settlement:
         """Tell the broker that held messages are still being worked on."""
         state = self._state
         now = state.clock()
-        if not state.ack_wait or now < self._look_at:
-            return
+        if not self._intake.held or not state.ack_wait or now < self._look_at:
+            return  # before the first message the source may not know its ack-wait
         self._look_at = now + state.ack_wait / 6
         due = [d for d in self._intake.held.values() if now - d.extended >= state.ack_wait / 3]
         if not due:
