@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -407,3 +408,35 @@ def test_a_replay_finds_a_place_that_is_not_ascii(place: Place) -> None:
         assert letter.place == place.stream
         dead.replay(place.receiver, by="ann", why="fixed")
     assert place.consume(lambda message: None).ran == 1
+
+
+class Answering(io.StringIO):
+    """A terminal: while its question stands on the screen, something happens."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__("y\n")
+        self._meanwhile = meanwhile
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, *given: Any) -> str:
+        self._meanwhile()
+        return super().readline(*given)
+
+
+@pytest.mark.parametrize("verb", ["replay", "discard"])
+def test_a_letter_that_comes_during_the_question_is_left(
+    place: Place, verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def die(id_: str) -> None:
+        place.send(id_)
+        place.consume(refuse)
+
+    die("o-1")
+    monkeypatch.setattr("sys.stdin", Answering(lambda: die("o-2")))
+    given = ["--from", place.dead_url, "--store", place.store, "--by", "ann", "--why", "x"]
+    assert cli.main(["dead-letters", verb, "--all", *given]) == 0
+    assert f"{verb} 1 dead letter?" in capsys.readouterr().err
+    with DeadLetters.open(place.dead_url) as dead:
+        assert [one.id for one in dead.look()] == ["o-2"]

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from ..consumers import DeadLetters, Letter
-from ..consumers._letters import LetterFilter
+from ..consumers._letters import Chosen, LetterFilter
 from ..errors import UsageError
 from ..stores._urls import mask
 from .bulk_actions import SHOWN
@@ -147,8 +147,8 @@ def replay(
         if dry_run:
             _count(screen, "replayed", chosen, missing)
             return
-        _confirm("replay", chosen, yes, all_)
-        done = dead.replay(receiver, by=by, why=why, to=to, limit=limit, chosen=which)
+        asked = _confirmed("replay", which, chosen, yes, all_)
+        done = dead.replay(receiver, by=by, why=why, to=to, limit=limit, chosen=asked)
     if json:
         screen.data({"replayed": done.replayed, "held": done.held, "missing": missing})
     screen.say(Text("✓", "green"), f"{counted(done.replayed, 'dead letter')} replayed")
@@ -191,8 +191,8 @@ def discard(
         if dry_run:
             _count(screen, "discarded", chosen, missing)
             return
-        _confirm("discard", chosen, yes, all_)
-        done = dead.discard(receiver, by=by, why=why, chosen=which, limit=limit)
+        asked = _confirmed("discard", which, chosen, yes, all_)
+        done = dead.discard(receiver, by=by, why=why, chosen=asked, limit=limit)
     if json:
         screen.data({"discarded": done.discarded, "unaudited": done.unaudited, "missing": missing})
     screen.say(Text("✓", "green"), f"{counted(done.discarded, 'dead letter')} discarded")
@@ -237,19 +237,24 @@ def _count(screen: Screen, done: str, chosen: list[Letter], missing: list[str]) 
     _say_missing(screen, missing)
 
 
-def _confirm(verb: str, chosen: list[Letter], yes: bool, everything: bool) -> None:
+def _confirmed(
+    verb: str, which: Chosen, chosen: list[Letter], yes: bool, everything: bool
+) -> Chosen:
+    """Which letters to change: if there is a question, those that it is about, and none that come later."""
     if not chosen:
         raise CommandEnded("no dead letter matches; nothing was changed")
     if yes:
-        return
+        return which
     if sys.stdin is None or not sys.stdin.isatty():
         if not everything:
-            return  # they were named
+            return which  # they were named
         raise CommandEnded(
             "many dead letters would be changed: add --yes, or --dry-run to only count them", USAGE
         )
     if not typer.confirm(f"{verb} {counted(len(chosen), 'dead letter')}?", err=True):
         raise CommandEnded("nothing was changed", NO, "Declined")
+    asked = {one.digits for one in chosen}
+    return lambda letter: letter.digits in asked
 
 
 def _data(letter: Letter, body: bool = False) -> dict[str, Any]:
