@@ -104,6 +104,15 @@ def test_retry_all(line: Line, parked: str):
     assert line("outbox", "retry", "--by", "a", "--why", "b", "--json").status == 2
 
 
+def test_retry_all_ends_although_lanes_are_parked_again_at_once(
+    line: Line, parked: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The broker still refuses their messages."""
+    monkeypatch.setattr(Outbox, "retry", lambda *_, **__: None)
+    ran = line("outbox", "retry", "--all", "--by", "ana", "--why", "fixed", "--json")
+    assert ran.data["lanes"] == [parked]
+
+
 def test_relay_once(line: Line, valkey_url: str):
     put(line, "1", "2")
     broker, _, prefix = valkey_url.partition("?prefix=")

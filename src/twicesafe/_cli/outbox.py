@@ -282,8 +282,11 @@ def _resume(
 
 
 def _every(outbox: Outbox) -> Iterator[str]:
-    while found := outbox.parked(500):
-        yield from (lane.lane for lane in found)
+    """Each lane once: a broker that still refuses its message has it parked again soon."""
+    seen: set[str] = set()
+    while found := [one.lane for one in outbox.parked(500) if one.lane not in seen]:
+        seen.update(found)
+        yield from found
 
 
 @contextmanager
