@@ -803,6 +803,24 @@ def test_drain_waits_until_the_broker_has_said_what_is_ours(setting: Setting) ->
         assert consumer.drain(lambda message: None, idle=0.05).ran == 1
 
 
+class Faltering(MemorySource):
+    """It has nothing, then it does not answer, and then it has a message."""
+
+    asked = 0
+
+    def fetch(self, most: int, seconds: float) -> list[Received]:
+        self.asked += 1
+        if self.asked == 2:
+            self.broker.send("orders", b"{}", id="meanwhile")
+            raise BrokerUnavailableError("a restart")
+        return [] if self.asked == 1 else list(super().fetch(most, seconds))
+
+
+def test_drain_waits_until_the_broker_is_back(setting: Setting) -> None:
+    with setting.consumer(Faltering(setting.broker, "orders")) as consumer:
+        assert consumer.drain(lambda message: None, idle=0.01).ran == 1
+
+
 def test_dead_letters_wait_for_it_too(setting: Setting) -> None:
     setting.send()
     with DeadLetters(Forming(setting.broker, "orders")) as dead:

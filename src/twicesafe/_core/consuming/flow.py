@@ -142,9 +142,9 @@ class _ConsumerLoop:
             self.ended.append(one)
         elif isinstance(one, MessagesFetched):
             self.fetching = False
-            if one.messages:
+            if one.messages or not one.joined:
                 self.empty_since = None
-            elif self.empty_since is None and one.joined:
+            elif self.empty_since is None:
                 self.empty_since = self.asked_at
             self._take_in(one.messages)
         elif isinstance(one, Revoked):
@@ -154,7 +154,7 @@ class _ConsumerLoop:
                 delivery.revoked = True
             self.intake.drop_waiting(gone)
         else:
-            self.fetching = False
+            self.fetching, self.empty_since = False, None
             self.outage.begins("fetch", one.error)
 
     # -- fetching -----------------------------------------------------------------------------
