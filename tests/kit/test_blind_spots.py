@@ -16,11 +16,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from twicesafe import ConfigurationError, Policy, Receiver, UsageError, current_key
 from twicesafe.testing import (
     Matrix,
     assert_idempotent,
+    assert_idempotent_for,
     crash_matrix,
     deliver_at_least_once,
     run_twice,
@@ -84,8 +86,22 @@ def test_a_snapshot_that_sees_nothing_is_refused():
         tried(charge, snapshot=forgets_to_return)
     with pytest.raises(ConfigurationError, match="changed nothing"):
         assert_idempotent(charge, "o-1", snapshot=forgets_to_return, setup=world.clear)
+    with pytest.raises(ConfigurationError, match="changed nothing in the snapshot"):
+        assert_idempotent_for(
+            charge, st.text(), snapshot=forgets_to_return, setup=world.clear, examples=5
+        )
     with pytest.raises(ConfigurationError, match="nothing to compare"):
         run_twice(world.clear)
+
+
+def test_inputs_that_change_nothing_are_allowed_beside_others():
+    def keep_short(order: str) -> None:
+        if len(order) < 3:
+            world["bank"] = [order]
+
+    assert_idempotent_for(
+        keep_short, st.sampled_from(["long", "o-1", "o"]), snapshot=bank, setup=world.clear
+    )
 
 
 def test_objects_without_equality_are_compared_by_what_they_hold():

@@ -23,7 +23,7 @@ from .._values.policy import Backoff, Policy
 from ..errors import ConfigurationError, UsageError
 from ..receiver import Receiver
 from ..stores.memory import MemoryStore
-from ._comparison import COPIED, copied, difference, plain_copy, same
+from ._comparison import COPIED, copied, difference, plain_copy, refuse_unseen, same
 from ._simulated_process import called, is_async_function
 
 if TYPE_CHECKING:
@@ -170,9 +170,12 @@ def assert_idempotent_for(
     """For all inputs: a second run changes nothing, f(f(x)) = f(x).
 
     ``inputs`` is a Hypothesis strategy; a tuple is passed as the arguments, any other value as the
-    only argument. Hypothesis reports the smallest failing input.
+    only argument. Hypothesis reports the smallest failing input. At least one input must change the snapshot.
     """
     from hypothesis import HealthCheck, given, settings
+
+    seen: list[Any] = []
+    """The snapshot before and after one input: one that changed it, if there was one."""
 
     @settings(
         max_examples=examples,
@@ -183,11 +186,15 @@ def assert_idempotent_for(
     @given(inputs)
     def twice(drawn: Any) -> None:
         called(setup)
+        before = copied(called(snapshot))
         run_twice(
             function,
             *(drawn if isinstance(drawn, tuple) else (drawn,)),
             snapshot=snapshot,
             results=results,
         )
+        if not seen or same(*seen):
+            seen[:] = before, copied(called(snapshot))
 
     twice()
+    refuse_unseen(getattr(function, "__qualname__", repr(function)), *seen)
