@@ -135,6 +135,24 @@ def test_a_letter_is_not_removed_before_its_discard_is_recorded(place: Place) ->
         assert [one.id for one in dead.look()] == ["o-1"]
 
 
+def test_a_lane_continues_when_its_last_letter_was_discarded(place: Place) -> None:
+    def discard(id_: str) -> None:
+        with DeadLetters.open(place.dead_url) as dead:
+            who = {"by": "ann", "why": "a test message"}
+            assert dead.discard(place.receiver, **who, chosen=lambda one: one.id == id_).discarded
+
+    for id_ in ("a-1", "a-2"):
+        place.send(id_, key="ann")
+    assert place.consume(refuse).dead == 2
+    discard("a-1")
+    place.send("a-3", key="ann")
+    assert place.consume(lambda message: None).dead == 1, "a-2 is still before it"
+    discard("a-2")
+    discard("a-3")
+    place.send("a-4", key="ann")
+    assert place.consume(lambda message: None).ran == 1
+
+
 def test_a_replay_spares_a_run_that_another_operator_began(place: Place) -> None:
     """Its key was parked when the replay read it, and runs by the time that it is released."""
     place.send("o-1")

@@ -9,7 +9,8 @@
 A replay releases the parked key of the message, publishes the message where it came from, and then removes the dead
 letter. If the process dies in between, the message is published again under
 the same id, and its key makes it run once. A discard writes who and why to the audit trail of the key,
-which stays parked, and then removes the dead letter. Looking changes nothing: what was fetched is given back.
+which stays parked, and then removes the dead letter. When no letter of an ordering key is left, its later
+messages run again. Looking changes nothing: what was fetched is given back.
 
 The command line and the dashboard do both with this class.
 """
@@ -136,14 +137,18 @@ class DeadLetters:
     ) -> Discarded:
         """Delete the chosen letters; their keys stay parked, so a repeat does not run.
 
-        ``receiver`` and ``run``: as for `replay`. The audit entry is written before the letter is deleted.
+        ``receiver`` and ``run``: as for `replay`. The audit entry is written before the letter is deleted. Later
+        messages of an ordering key run again if none of its letters is left.
         """
         done, run = Discarded(), run or receiver._runtime.run
+        lanes: set[Key] = set()
         with self._holding() as held:
             for page in self._pages(held, limit):
                 gone = [one for one in page if chosen(letter_of(one.message))]
                 for one in gone:
                     letter = letter_of(one.message)
+                    if letter.lane is not None:
+                        lanes.add(letter.lane)
                     if not _audited(receiver, run, letter, by, why):
                         done.unaudited.append(letter.id)
                 if gone:
@@ -151,6 +156,10 @@ class DeadLetters:
                 for one in gone:
                     held.remove(one)
                 done.discarded += len(gone)
+            if len(held) < self.source.most_held and done.discarded + len(held) < limit:
+                # All letters were seen.
+                for lane in lanes - {letter_of(one.message).lane for one in held}:
+                    _release(receiver, run, lane, run(operations.read(lane)), by, why)
         return done
 
     def close(self) -> None:
@@ -241,12 +250,7 @@ class _Replay:
         if any(record is not None and record.state is State.HELD for record in records):
             return False
         for key, record in zip(found, records, strict=True):
-            if record is not None and record.state is State.PARKED:
-                # Only as it was read: another operator may have released it, and a worker may run it.
-                with contextlib.suppress(UsageError):
-                    self._run(
-                        self._receiver._release(key, self._by, self._why, False, record.fence)
-                    )
+            _release(self._receiver, self._run, key, record, self._by, self._why)
         if lane is not None:
             self._lanes.add(lane)
         return True
@@ -262,6 +266,13 @@ class _Replay:
     def close(self) -> None:
         for publisher in self._publishers.values():
             publisher.close()
+
+
+def _release(receiver: Receiver, run: Run, key: Key, record: Any, by: str, why: str) -> None:
+    """Only if it is parked, and only as it was read: another operator may have released it, and a worker may run it."""
+    if record is not None and record.state is State.PARKED:
+        with contextlib.suppress(UsageError):
+            run(receiver._release(key, by, why, False, record.fence))
 
 
 def _audited(receiver: Receiver, run: Run, letter: Letter, by: str, why: str) -> bool:
