@@ -357,7 +357,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         ),
         counter(
             "broker_failures_total",
-            "Times that the broker accepted nothing; the relay retries.",
+            "Times that a broker did not answer, or accepted nothing; the relay, or the consumer, retries.",
             counted(ev.BrokerFailed),
         ),
         gauge(
