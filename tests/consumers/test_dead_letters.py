@@ -414,8 +414,9 @@ def test_the_command_says_that_there_is_no_such_stream(
     assert not place.client.exists(f"{place.stream}.dead")
 
 
-def test_a_replay_finds_a_place_that_is_not_ascii(place: Place) -> None:
-    place.stream = f"bücher {place.stream}"
+@pytest.mark.parametrize("odd", ["bücher {}", "{} ", '"{}"', "a\n{}"])
+def test_a_replay_finds_a_place_with_an_odd_name(place: Place, odd: str) -> None:
+    place.stream = odd.format(place.stream)
     query = {"stream": place.stream, "group": "billing"}
     place.url = f"{place.base}?{urlencode(query)}"
     place.dead_url = f"{place.base}?{urlencode(query | {'stream': place.stream + '.dead'})}"
@@ -426,6 +427,17 @@ def test_a_replay_finds_a_place_that_is_not_ascii(place: Place) -> None:
         assert letter.place == place.stream
         dead.replay(place.receiver, by="ann", why="fixed")
     assert place.consume(lambda message: None).ran == 1
+
+
+def test_the_reason_is_in_the_words_of_the_error(place: Place) -> None:
+    def refuse_in_german(message: Message) -> None:
+        raise DeadLetter("Überweisung unmöglich,\nKonto fehlt")
+
+    place.send("o-1")
+    place.consume(refuse_in_german)
+    with DeadLetters.open(place.dead_url) as dead:
+        (letter,) = dead.look()
+    assert letter.reason == "Überweisung unmöglich, Konto fehlt"
 
 
 class Answering(io.StringIO):

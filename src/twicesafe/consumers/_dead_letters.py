@@ -5,7 +5,7 @@ It keeps its id, so a replay runs under the same key. The headers:
     twicesafe-dead-reason     what happened
     twicesafe-dead-error      the class of the error
     twicesafe-dead-topic      where a replay sends it: the topic, the subject, the queue,
-    twicesafe-dead-place      …and, for Redis, the stream; both as JSON if they are not plain ASCII
+    twicesafe-dead-place      …and, for Redis, the stream; both as JSON if a line would change them
     twicesafe-dead-broker     the kind of broker that it came from
     twicesafe-dead-position   its position there
     twicesafe-dead-consumer   who gave up on it
@@ -132,6 +132,5 @@ def _name(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """As one header line in ASCII: brokers differ in what else they take."""
-    plain = text.encode("ascii", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else " " for c in plain).strip()[:LONGEST]
+    """As one header line: any text that a terminal would show."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()[:LONGEST]
