@@ -289,3 +289,24 @@ def test_a_receivers_handler_may_use_its_key_in_an_inbox(lean_shop: Shop, how: s
     with Receiver.open("memory://") as receiver:
         assert receiver.process(shop.inbox.key("m-1"), handle).value is True
     assert handle() is False
+
+
+@pytest.mark.parametrize("how", ["accept", "accept_many", "process"])
+def test_a_receivers_handler_that_uses_its_key_in_an_inbox_of_its_store_is_told_why(
+    lean_shop: Shop, how: str
+):
+    """It was told to retry later because of another delivery, but there is none."""
+    shop = lean_shop
+
+    def handle() -> Any:
+        with shop.door.transaction():
+            match how:
+                case "accept":
+                    return shop.accept("m-1")
+                case "accept_many":
+                    return shop.accept_many(["m-1"])
+                case _:
+                    return shop.process("m-1", lambda *_: None)
+
+    with pytest.raises(StillInProgressError, match=r"already runs under .*derive"):
+        shop.receiver.process(shop.inbox.key("m-1"), handle)

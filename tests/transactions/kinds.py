@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import itertools
 import sqlite3
@@ -91,7 +92,7 @@ class AsyncDoor(Door):
         async def whole() -> Any:
             return await value
 
-        return self._runner.run(whole())
+        return self._runner.run(whole(), context=contextvars.copy_context())  # as `await` would
 
     def begin(self) -> None:
         self.end(self.abegin())

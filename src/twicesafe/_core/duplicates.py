@@ -157,6 +157,8 @@ def refuse_busy(call: Call, answer: Claimed | None, waited: bool = True) -> NoRe
         hint = answer.wait / 1000
         text = f"the last attempt failed; the next one may start in {hint:.1f} s"
     else:
+        if answer is None or not answer.locked:
+            refuse_own_wait(call)
         # The lease is renewed while the handler runs, so its end is not a useful hint.
         hint = 0.5 if answer is None else min(1.0, answer.wait / 1000)
         text = "another delivery of this key is in progress"
@@ -221,8 +223,8 @@ def refuse_own_wait(call: Call, lease: float | None = None) -> None:
             _refuse(
                 call,
                 StillInProgressError(
-                    "the handler called the receiver with the key it already runs under and would "
-                    "wait for itself; use current_key().derive(step) for inner calls"
+                    "the handler already runs under this key, and would wait for itself; for calls "
+                    "inside the handler use current_key().derive(step)"
                 ),
             )
         claim = claim.outer
