@@ -165,6 +165,27 @@ def test_a_failure_is_retried_and_then_a_dead_letter(setting: Setting) -> None:
     assert sorted(setting.acknowledged()) == ["bad", "good"]
 
 
+def test_the_traceback_of_a_failed_attempt_is_logged(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record and the dead letter have only the error's name and text, so no one learned where it was raised."""
+
+    def handle(message: Message) -> None:
+        if message.id == "m-2":
+            raise DeadLetter("no address")  # a decision, not a mistake
+        raise KeyError("cents")
+
+    setting.send()
+    setting.send()
+    setting.drain(handle, policy=QUICK.replace(max_attempts=2))
+    failures = [record for record in caplog.records if record.exc_info]
+    assert [record.getMessage() for record in failures] == [
+        "the handler failed: message m-1 of orders, attempt 1",
+        "the handler failed: message m-1 of orders, attempt 2",
+    ]
+    assert caplog.text.count('raise KeyError("cents")') == 2
+
+
 def test_the_handler_decides(setting: Setting) -> None:
     attempts: Counter[str | None] = Counter()
 
@@ -231,6 +252,17 @@ def test_a_decision_that_is_used_again_stays_as_it_is() -> None:
         ValueError,
     ]
     assert (again.after, again.__cause__, gone.__cause__) == (None, None, None)
+
+
+def test_the_verdict_of_a_retry_says_what_the_handler_raised() -> None:
+    """It said that the handler had asked for a retry, also when the handler had raised a KeyError."""
+    decided = decide(default_recovery, None, ResolvedPolicy(Policy()))
+    errors = KeyError("a"), Retry("out of stock"), Retry()
+    assert [str(decided(error, 1)) for error in errors] == [
+        "KeyError: 'a'",
+        "out of stock",
+        "the handler asked for a retry",
+    ]
 
 
 def test_a_dead_letter_function_that_gives_up_is_called_again(setting: Setting) -> None:

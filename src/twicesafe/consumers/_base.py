@@ -9,13 +9,14 @@ of messages that were delivered before, are claimed in the inbox's database. In 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, Literal, NoReturn, Self, TypeAlias, TypeVar
 
 from .. import _forking
 from .._core.consuming.message import Message, body_of, key_of
-from .._core.consuming.recovery import Recover, default_recovery
+from .._core.consuming.recovery import DeadLetter, Recover, Retry, default_recovery
 from .._core.consuming.source import ConsumerSettings, Source, SourceProblem
 from .._core.consuming.state import Report
 from .._core.handler_call import expect_shape
@@ -52,6 +53,20 @@ FOREVER: Final = 1_000_000_000
 LANES: Final = "parked lanes"
 DEAD: Final = "dead letters"
 STARTS: Final = "starts"
+
+
+def _logging(
+    recover: Recover, message: Message, error: Exception, attempt: int
+) -> Retry | DeadLetter:
+    """The record, the events and the dead letter have only the name and text of the error, not its traceback."""
+    _log.warning(
+        "the handler failed: message %s of %s, attempt %d",
+        message.id or message.position,
+        message.topic,
+        attempt,
+        exc_info=error,
+    )
+    return recover(message, error, attempt)
 
 
 ReceiverT = TypeVar("ReceiverT", bound=Receiver | AsyncReceiver)
@@ -95,7 +110,7 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         self._key = key_of if key is None else key
         self._concurrency = concurrency
         self._batch, self._ordered = batch, order == "key"
-        self._recover = recover or default_recovery
+        self._recover = functools.partial(_logging, recover or default_recovery)
         home: Any = receiver if receiver is not None else inbox
         self.policy: Policy = policy or home.policy
         self._resolved = ResolvedPolicy(self.policy)

@@ -90,7 +90,7 @@ def _decision(
     after = given.after
     if after is None:
         after = policy.backoff.delay(attempt, chance(new_owner(), attempt))
-    return _because(cause, Retry(text_of(given), after=after))
+    return _because(cause, Retry(_said(given, cause), after=after))
 
 
 def _asked(recover: Recover, message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
