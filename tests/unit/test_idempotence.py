@@ -20,6 +20,7 @@ from twicesafe import (
     Outcome,
     Policy,
     Receiver,
+    UsageError,
     current_claim,
     current_key,
 )
@@ -225,6 +226,13 @@ def test_a_handler_that_fails_is_reported_as_such():
     with pytest.raises(AssertionError, match=r"clean run failed[\s\S]*ZeroDivisionError") as caught:
         check(lambda: 1 / 0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_an_async_handler_is_sent_to_the_async_version():
+    async def charge() -> None: ...
+
+    with pytest.raises(UsageError, match=r"charge is an async function.*assert_idempotent_async"):
+        check(charge)
 
 
 def test_a_used_key_is_reported():

@@ -82,5 +82,6 @@ def refuse_generator(handler: Any) -> UsageError:
 
 def refuse_async(handler: Any) -> UsageError:
     return UsageError(
-        f"{name_of(handler)} is an async function: use AsyncReceiver (same methods, with await)"
+        f"{name_of(handler)} is an async function: use AsyncReceiver, AsyncInbox or AsyncConsumer (same "
+        "methods, with await)"
     )

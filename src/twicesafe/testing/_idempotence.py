@@ -25,12 +25,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from .._core.driving import drive, drive_async
+from .._core.handler_call import name_of
+from .._core.handler_profile import profile_of
 from .._values.codecs import resolve_return_type
 from .._values.keys import Key, KeyLike
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
 from .._values.settings import seconds
-from ..errors import ConfigurationError, HeldError, ParkedError, ResultError
+from ..errors import ConfigurationError, HeldError, ParkedError, ResultError, UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ..stores.memory import AsyncMemoryStore, MemoryStore
 from ._clock import FakeClock
@@ -65,6 +67,10 @@ def assert_idempotent(
     and policy (default: a store in memory); ``key`` is the key of the first trial. With
     ``takeover="hold"`` a key that waits for an operator after a crash counts as safe.
     """
+    if profile_of(handler).problem == "async":
+        raise UsageError(
+            f"{name_of(handler)} is an async function: write `await assert_idempotent_async(…)`"
+        )
     clock = None if receiver is not None else FakeClock()
     used = receiver or Receiver(MemoryStore(now=clock))
 
