@@ -1,8 +1,7 @@
 """twicesafe: the idempotent receiver. A duplicate gets the first answer, not a second effect."""
 
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
 
 from ._values.breaker import Breaker
 from ._values.context import ActiveClaim, current_claim, current_key, key_scope
@@ -22,7 +21,7 @@ from .receiver import (
     Receiver,
 )
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from .inbox import AsyncInbox, Inbox
     from .outbox import AsyncOutbox, AsyncOutboxRelay, Outbox, OutboxRelay
     from .receiver._steps import AsyncSteps, Steps
@@ -72,11 +71,13 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> _Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(_import_module(f".{_LATER[name]}", __name__), name)
-    return value
+if not _typing.TYPE_CHECKING:  # a type checker must not believe that every name exists
+
+    def __getattr__(name: str) -> _typing.Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(_import_module(f".{_LATER[name]}", __name__), name)
+        return value
 
 
 def __dir__() -> list[str]:

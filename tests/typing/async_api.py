@@ -13,6 +13,7 @@ from twicesafe import (
     AsyncInbox,
     AsyncMessageHandler,
     AsyncReceiver,
+    AsyncSteps,
     Failure,
     Outcome,
     Receiver,
@@ -116,3 +117,20 @@ async def received(inbox: AsyncInbox, connection: Connection) -> None:
     assert_type(await inbox.process(connection, "k", book, connection, "o-1"), Outcome[bytes])
     assert_type(await inbox.process(connection, "k", charge, "o-1"), Outcome[bytes])
     await inbox.process("default", "k", book, "o-1")  # pyright: ignore[reportCallIssue]
+
+
+# --- durable functions ----------------------------------------------------------------------------
+
+
+@receiver.durable(key="order")
+async def checkout(steps: AsyncSteps, order: str) -> bytes:
+    assert_type(await steps.run("charge", charge, order), bytes)
+    assert_type(await steps.wait("approval", returns=bool), bool)
+    assert_type(await steps.wait("approval", timeout="1d", returns=bool), bool | None)
+    assert_type(await steps.wait("approval", timeout="1d"), Any)
+    return b""
+
+
+async def checked_out() -> None:
+    assert_type(await checkout("o-1"), bytes)
+    checkout("o-1")  # pyright: ignore[reportUnusedCoroutine]

@@ -26,6 +26,7 @@ from twicesafe import (
     Receiver,
     Record,
     State,
+    Steps,
     current_claim,
     current_key,
 )
@@ -188,3 +189,20 @@ assert_type(inbox.process(connection, "k", charge, "o-1"), Outcome[Receipt])
 assert_type(inbox.process(connection, "k", lambda: 1), Outcome[int])
 inbox.process(connection, "k", book, 5)  # pyright: ignore[reportCallIssue, reportArgumentType]
 inbox.process("default", "k", book, "o-1")  # pyright: ignore[reportCallIssue]
+
+
+# --- durable functions ----------------------------------------------------------------------------
+
+
+@receiver.durable(key="order")
+def checkout(steps: Steps, order: str) -> Receipt:
+    assert_type(steps.run("charge", charge, order, undo=lambda receipt: None), Receipt)
+    assert_type(steps.wait("approval", returns=bool), bool)
+    assert_type(steps.wait("approval", timeout="1d", returns=bool), bool | None)
+    assert_type(steps.wait("approval", timeout="1d"), Any)
+    return charge(order)
+
+
+assert_type(checkout("o-1"), Receipt)
+assert_type(checkout.key("o-1"), Key)
+checkout(5)  # pyright: ignore[reportArgumentType]

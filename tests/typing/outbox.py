@@ -1,11 +1,14 @@
-"""Pins what a type checker sees of an outbox port: the reply of every request. Never run."""
+"""Pins what a type checker sees of an outbox port, the reply of every request, and of your own publisher. Never run."""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_type
 
+from twicesafe import OutboxRelay
+from twicesafe.outbox.publishers import Answer, Message
 from twicesafe.stores import (
     AsyncOutboxPort,
     AsyncStore,
@@ -49,3 +52,41 @@ async def awaited(store: AsyncStore) -> None:
     assert_type(await port.perform(Backlog()), Depth)
     await port.perform(Read(b"id"))  # pyright: ignore[reportArgumentType]
     await store.perform(Backlog())  # pyright: ignore[reportArgumentType]
+
+
+class Shelf:
+    """As the page about publishers writes it."""
+
+    batch = 100
+    concurrency = 1
+
+    def publish(self, messages: list[Message]) -> list[Answer]:
+        return [None for _ in messages]
+
+    def close(self) -> None: ...
+
+
+class AsyncShelf:
+    batch = 100
+    concurrency = 1
+
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
+        return [None for _ in messages]
+
+    async def close(self) -> None: ...
+
+
+class NoShelf:
+    batch = 100
+    concurrency = 1
+
+    def publish(self, messages: list[str]) -> list[Answer]:
+        return [None for _ in messages]
+
+    def close(self) -> None: ...
+
+
+def relays(store: Store) -> None:
+    OutboxRelay(store, Shelf())
+    OutboxRelay(store, AsyncShelf())
+    OutboxRelay(store, NoShelf())  # pyright: ignore[reportArgumentType]

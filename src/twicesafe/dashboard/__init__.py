@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["Access", "Level", "ResolveAccess", "dashboard"]
 
 
-def __getattr__(name: str) -> Any:
-    """Loaded on first use: it needs Starlette."""
-    if name == "dashboard":
-        from .._values.drivers import require
+if not TYPE_CHECKING:  # a type checker must not believe that every name exists
 
-        require("starlette", "jinja2")
-        from ._app import dashboard
+    def __getattr__(name: str) -> Any:
+        """Loaded on first use: it needs Starlette."""
+        if name == "dashboard":
+            from .._values.drivers import require
 
-        return dashboard
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            require("starlette", "jinja2")
+            from ._app import dashboard
+
+            return dashboard
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

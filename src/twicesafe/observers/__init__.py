@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["LogObserver", "OpenTelemetryObserver", "PrometheusObserver"]
 
 
-def __getattr__(name: str) -> Any:
-    """Loaded on first use: each needs its own driver."""
-    if name == "PrometheusObserver":
-        from ._prometheus import PrometheusObserver
+if not TYPE_CHECKING:  # a type checker must not believe that every name exists
 
-        return PrometheusObserver
-    if name == "OpenTelemetryObserver":
-        from ._opentelemetry import OpenTelemetryObserver
+    def __getattr__(name: str) -> Any:
+        """Loaded on first use: each needs its own driver."""
+        if name == "PrometheusObserver":
+            from ._prometheus import PrometheusObserver
 
-        return OpenTelemetryObserver
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return PrometheusObserver
+        if name == "OpenTelemetryObserver":
+            from ._opentelemetry import OpenTelemetryObserver
+
+            return OpenTelemetryObserver
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ import functools
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar, cast, overload
 
 from msgspec.structs import replace
 
@@ -260,6 +260,12 @@ class Steps(_StepsBase):
         """
         _value(self._runtime.run(waits.sleep(self._state, name, seconds(duration, "duration"))))
 
+    @overload
+    def wait(self, name: str, *, timeout: None = None, returns: type[T]) -> T: ...
+    @overload
+    def wait(self, name: str, *, timeout: Duration, returns: type[T]) -> T | None: ...
+    @overload
+    def wait(self, name: str, *, timeout: Duration | None = None, returns: Any = Any) -> Any: ...
     def wait(self, name: str, *, timeout: Duration | None = None, returns: Any = Any) -> Any:
         """Wait for the value that `receiver.signal` sends under this name; None if none came within ``timeout``.
 
@@ -352,6 +358,18 @@ class AsyncSteps(_StepsBase):
         flow = waits.sleep(self._state, name, seconds(duration, "duration"))
         _value(await self._runtime.run(flow))
 
+    @overload
+    async def wait(self, name: str, *, timeout: None = None, returns: type[T]) -> T: ...  # noqa: ASYNC109
+    @overload
+    async def wait(self, name: str, *, timeout: Duration, returns: type[T]) -> T | None: ...  # noqa: ASYNC109
+    @overload
+    async def wait(
+        self,
+        name: str,
+        *,
+        timeout: Duration | None = None,  # noqa: ASYNC109
+        returns: Any = Any,
+    ) -> Any: ...
     async def wait(
         self,
         name: str,

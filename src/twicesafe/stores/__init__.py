@@ -21,8 +21,7 @@ Where these names come from, and what our own stores share:
     _memory_runs      durable runs of `memory`
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+import typing as _typing
 
 from .._core.outbox.requests import (
     Added,
@@ -79,7 +78,7 @@ from ._base import AsyncStore, Capabilities, Finding, Store
 from ._outbox_port import AsyncOutboxPort, OutboxInTransaction, OutboxPort
 from ._urls import open_async_store, open_store
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from .._core import lifecycle
     from .._core.record_filter import matches
     from ._threaded_store import ThreadedStore
@@ -152,18 +151,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> _Any:
-    """Load a name on first use: a program that opens a store by URL needs none of them."""
-    if name == "ThreadedStore":
-        from ._threaded_store import ThreadedStore
+if not _typing.TYPE_CHECKING:  # a type checker must not believe that every name exists
 
-        return ThreadedStore
-    if name == "matches":
-        from .._core.record_filter import matches
+    def __getattr__(name: str) -> _typing.Any:
+        """Load a name on first use: a program that opens a store by URL needs none of them."""
+        if name == "ThreadedStore":
+            from ._threaded_store import ThreadedStore
 
-        return matches
-    if name == "lifecycle":
-        from .._core import lifecycle
+            return ThreadedStore
+        if name == "matches":
+            from .._core.record_filter import matches
 
-        return lifecycle
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return matches
+        if name == "lifecycle":
+            from .._core import lifecycle
+
+            return lifecycle
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

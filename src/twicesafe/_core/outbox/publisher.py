@@ -60,7 +60,7 @@ class Publisher(Protocol):
     """Most concurrent calls."""
 
     def publish(
-        self, messages: Sequence[Message]
+        self, messages: list[Message]
     ) -> Sequence[Answer] | Awaitable[Sequence[Answer]]: ...
 
     def close(self) -> Awaitable[None] | None: ...

@@ -25,14 +25,19 @@ opened for that moment. You can open both at the top of a module: they connect a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._opening import open_inbox, open_outbox
 
 __all__ = ["open_inbox", "open_outbox"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:  # Django loads this package before its settings are available
-        from . import _opening as opening
+if not TYPE_CHECKING:  # a type checker must not believe that every name exists
 
-        return getattr(opening, name)
-    raise AttributeError(name)
+    def __getattr__(name: str) -> Any:
+        if name in __all__:  # Django loads this package before its settings are available
+            from . import _opening as opening
+
+            return getattr(opening, name)
+        raise AttributeError(name)
