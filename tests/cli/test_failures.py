@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
+
+import httpx
 
 from tests.cli.line import Line, held
 from twicesafe import Key, Policy, Receiver
+from twicesafe.wsgi import IdempotencyMiddleware
 
 
 def fail(receiver: Receiver, number: int, operation: str, error: Exception) -> None:
@@ -36,6 +40,21 @@ def test_failures_are_counted_by_operation_and_error(line: Line, receiver: Recei
     data = line("keys", "failures", "--scope", "acct_8", "--json").data
     assert [(row["operation"], row["keys"]) for row in data["failures"]] == [("charge", 1)]
     assert data["complete"]
+
+
+def test_failed_requests_of_many_callers_are_one_operation(line: Line, receiver: Receiver):
+    """Each caller was an operation of its own, under the hash of its credentials."""
+
+    def application(environ: Any, start_response: Any) -> list[bytes]:
+        raise ConnectionError
+
+    app = IdempotencyMiddleware(application, receiver=receiver)
+    with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://shop") as client:
+        for caller in ("Bearer a", "Bearer b"):
+            reply = client.post("/", headers={"Idempotency-Key": "k", "Authorization": caller})
+            assert reply.status_code == 500
+    data = line("keys", "failures", "--json").data
+    assert [(row["operation"], row["keys"]) for row in data["failures"]] == [("http", 2)]
 
 
 def test_a_part_of_the_failures_says_so(line: Line, receiver: Receiver):

@@ -29,8 +29,8 @@ def count_failures(
 ) -> None:
     """Count the keys whose last attempt failed, by operation and error: which handler fails most.
 
-    The operation is the last part of the scope: a function, a route, a task. A key that failed and then
-    succeeded is not counted; metrics count every failure.
+    The operation is the last part of the scope: a function, a task, a consumer's queue. HTTP requests are
+    one operation. A key that failed and then succeeded is not counted; metrics count every failure.
     Example: [cyan]twicesafe keys failures --since 1d[/]
     """
     screen = Screen(json)
