@@ -94,6 +94,7 @@ def outcome_of(call: Call, answer: Claimed, cached: bool = False) -> Outcome[Any
     return Outcome(value, True, answer.attempt, call.key, answer.fence)
 
 
+_DIED: Final = "its worker stopped without an answer"
 _STOPPED: Final = "the worker stopped mid-run (takeover='hold')"
 _UNKNOWN: Final = (
     f"{_STOPPED}, the handler committed part of the work itself, or another region may have done it "
@@ -114,7 +115,7 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
     """Raise the error that says why this delivery neither runs nor replays."""
     if answer.closes:
         closed = ev.Held if answer.verdict is Verdict.HELD else ev.Parked
-        call.notify(closed(call.key, answer.reason or "its worker stopped without an answer"))
+        call.notify(closed(call.key, answer.reason or _DIED))
     match answer.verdict:
         case Verdict.MISMATCH:
             refuse_mismatch(call, answer.fingerprint, known=True)
@@ -133,6 +134,8 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
             )
         case Verdict.PARKED:
             last = f" (last error: {_quoted(answer.reason)})" if answer.reason else ""
+            if answer.closes and not last:
+                last = f" ({_DIED})"
             _refuse(
                 call,
                 ParkedError(
