@@ -433,3 +433,22 @@ def test_where_no_line_can_be_a_point_no_hook_is_touched():
     finally:
         sys.settrace(before)
     assert set(seen) == {other}
+
+
+async def test_blocking_functions_are_tried_where_an_event_loop_runs():
+    """In a notebook, and in `python -m asyncio`, where our pages are pasted."""
+    ledger: list[str] = []
+
+    async def charge() -> None:
+        ledger.append("charge")
+
+    def seen() -> list[str]:
+        return list(ledger)
+
+    def naive() -> None:
+        ledger.append("charge")
+
+    report = crash_matrix(naive, snapshot=seen, setup=ledger.clear, interleavings=20)
+    assert "doubled" in report.verdict
+    with pytest.raises(ConfigurationError, match="from a plain test"):
+        crash_matrix(charge, snapshot=seen, setup=ledger.clear)

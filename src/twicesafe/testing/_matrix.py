@@ -78,14 +78,10 @@ def crash_matrix(
     claim expire. ``interleavings``: the bound; 0 for none. ``kill``: at every point also kill a real
     process; `twicesafe.testing._killing` says what handler and arguments need for that.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
+    if any(map(is_async_function, (handler, setup, snapshot, later))) and _loop_runs():
         raise ConfigurationError(
-            "crash_matrix runs each delivery on its own event loop: call it from a plain test, not from a "
-            "coroutine"
+            "crash_matrix runs async functions on event loops of its own: call it from a plain test, not from "
+            "a coroutine"
         )
     if interleavings is not None and interleavings < 0:
         raise ConfigurationError(f"interleavings={interleavings!r} is not valid: 0 is none")
@@ -101,6 +97,14 @@ def crash_matrix(
     )  # fmt: skip
     bound = interleavings if interleavings is not None else MANY if receiver is None else FEW
     return _Trials(case).all(bound, kill)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Trials:
