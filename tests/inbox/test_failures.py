@@ -292,10 +292,10 @@ def test_a_receivers_handler_may_use_its_key_in_an_inbox(lean_shop: Shop, how: s
 
 
 @pytest.mark.parametrize("how", ["accept", "accept_many", "process"])
-def test_a_receivers_handler_that_uses_its_key_in_an_inbox_of_its_store_is_told_why(
+def test_a_receivers_handler_that_uses_its_key_in_an_inbox_of_its_store_learns_why(
     lean_shop: Shop, how: str
 ):
-    """It was told to retry later because of another delivery, but there is none."""
+    """The error named another delivery and said: retry later. There is none."""
     shop = lean_shop
 
     def handle() -> Any:
