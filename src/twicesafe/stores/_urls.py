@@ -115,6 +115,7 @@ def check_store(owner: object, store: object) -> None:
 
 
 def open_store(url: str) -> Store:
+    """Open the blocking store at this URL."""
     opener, hidden = _class_for(url, ""), _hidden_keys_of(url)
     store: Store = opener.open(plain_url(url))
     store.hidden_keys = hidden
@@ -122,6 +123,7 @@ def open_store(url: str) -> Store:
 
 
 def open_async_store(url: str) -> AsyncStore:
+    """Open the async store at this URL. Not a coroutine."""
     opener, hidden = _class_for(url, "Async"), _hidden_keys_of(url)
     store: AsyncStore = opener.open(plain_url(url))
     store.hidden_keys = hidden

@@ -36,6 +36,7 @@ class Matrix:
 
     @property
     def ok(self) -> bool:
+        """True if no trial went wrong."""
         return not self.wrong
 
     @property
@@ -50,6 +51,7 @@ class Matrix:
 
     @property
     def verdict(self) -> str:
+        """The report's last line: how many trials went wrong, and how the first did."""
         tried = f"{len(self.trials)} trials"
         if self.ok:
             return f"{self.handler} is safe to repeat, as far as {tried} can show"

@@ -59,11 +59,14 @@ class Publisher(Protocol):
     concurrency: int
     """Most concurrent calls."""
 
-    def publish(
-        self, messages: list[Message]
-    ) -> Sequence[Answer] | Awaitable[Sequence[Answer]]: ...
+    def publish(self, messages: list[Message]) -> Sequence[Answer] | Awaitable[Sequence[Answer]]:
+        """Send these messages. Return one answer for each, in order: None if the broker has stored it, else the
+        exception that says why not."""
+        ...
 
-    def close(self) -> Awaitable[None] | None: ...
+    def close(self) -> Awaitable[None] | None:
+        """Close the connection to the broker."""
+        ...
 
 
 def keeps_order(publisher: Any) -> bool:
