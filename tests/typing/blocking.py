@@ -12,7 +12,7 @@ import functools
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from twicesafe import (
     ActiveClaim,
@@ -112,8 +112,10 @@ for answer in answers:
     if isinstance(answer, Failure):
         assert_type(answer.error, BaseException)
         assert_type(answer.key, Key | None)
+        assert_type(answer.ok, Literal[False])  # mypy narrows by it
     else:
         assert_type(answer.value, int)
+        assert_type(answer.ok, Literal[True])
 receiver.process_many([5], handle, key=str)  # pyright: ignore[reportArgumentType]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
     """The fence of the claim that produced it."""
 
     @property
-    def ok(self) -> bool:
+    def ok(self) -> Literal[True]:
         """Always True; a `Failure` has False."""
         return True
 
@@ -50,7 +50,7 @@ class Failure(msgspec.Struct, frozen=True):
     """None: the item had no valid key."""
 
     @property
-    def ok(self) -> bool:
+    def ok(self) -> Literal[False]:
         """Always False."""
         return False
 

@@ -78,7 +78,8 @@ def crash_matrix(
     claim expire. ``interleavings``: the bound; 0 for none. ``kill``: at every point also kill a real
     process; `twicesafe.testing._killing` says what handler and arguments need for that.
     """
-    if any(map(is_async_function, (handler, setup, snapshot, later))) and _loop_runs():
+    ours = (handler, setup, snapshot, later or setup)
+    if any(map(is_async_function, ours)) and _loop_runs():
         raise ConfigurationError(
             "crash_matrix runs async functions on event loops of its own: call it from a plain test, not from "
             "a coroutine"
