@@ -179,9 +179,11 @@ def test_the_traceback_of_a_failed_attempt_is_logged(
     setting.send()
     setting.drain(handle, policy=QUICK.replace(max_attempts=2))
     failures = [record for record in caplog.records if record.exc_info]
+    (parked,) = (one for one in setting.receiver.records(state="parked") if one.value == "m-1")
+    short = parked.key.short
     assert [record.getMessage() for record in failures] == [
-        "the handler failed: message m-1 of orders, attempt 1",
-        "the handler failed: message m-1 of orders, attempt 2",
+        f"consumer orders: the handler failed: key={short} attempt=1",
+        f"consumer orders: the handler failed: key={short} attempt=2",
     ]
     assert caplog.text.count('raise KeyError("cents")') == 2
 

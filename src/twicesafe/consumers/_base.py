@@ -55,20 +55,6 @@ DEAD: Final = "dead letters"
 STARTS: Final = "starts"
 
 
-def _logging(
-    recover: Recover, message: Message, error: Exception, attempt: int
-) -> Retry | DeadLetter:
-    """The record, the events and the dead letter have only the name and text of the error, not its traceback."""
-    _log.warning(
-        "the handler failed: message %s of %s, attempt %d",
-        message.id or message.position,
-        message.topic,
-        attempt,
-        exc_info=error,
-    )
-    return recover(message, error, attempt)
-
-
 ReceiverT = TypeVar("ReceiverT", bound=Receiver | AsyncReceiver)
 InboxT = TypeVar("InboxT", bound=Inbox | AsyncInbox)
 
@@ -110,7 +96,7 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         self._key = key_of if key is None else key
         self._concurrency = concurrency
         self._batch, self._ordered = batch, order == "key"
-        self._recover = functools.partial(_logging, recover or default_recovery)
+        self._recover = functools.partial(self._logging, recover or default_recovery)
         home: Any = receiver if receiver is not None else inbox
         self.policy: Policy = policy or home.policy
         self._resolved = ResolvedPolicy(self.policy)
@@ -290,6 +276,19 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
         if idle is not None:
             raise error
         _log.warning("consumer %s: %s; it is tried again", self.source.name, error)
+
+    def _logging(
+        self, recover: Recover, message: Message, error: Exception, attempt: int
+    ) -> Retry | DeadLetter:
+        """The record, the events and the dead letter have only the name and text of the error, not its traceback."""
+        _log.warning(
+            "consumer %s: the handler failed: key=%s attempt=%d",
+            self.source.name,
+            self._key_of(message).short,
+            attempt,
+            exc_info=error,
+        )
+        return recover(message, error, attempt)
 
     @property
     def _is_running(self) -> bool:
