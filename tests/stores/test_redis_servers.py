@@ -22,10 +22,12 @@ from redis.exceptions import (
 
 from twicesafe import ConfigurationError, CorruptRecordError, StoreUnavailableError
 from twicesafe._core.driving import drive
+from twicesafe._core.protocol import Count
 from twicesafe._engines.redis.error_messages import MigratingError, explain
+from twicesafe._engines.redis.programs import RedisPrograms
 from twicesafe._engines.redis.routed_commands import PlainCommand, ScriptCall
 from twicesafe._engines.redis.routing import Router
-from twicesafe._engines.redis.scripts import Script
+from twicesafe._engines.redis.scripts import Script, Scripts
 from twicesafe._engines.redis.servers import NotPrimaryError, RoundTrip, Sentinels, Slots, slot_of
 from twicesafe._engines.redis.settings import Address, Settings
 
@@ -407,6 +409,76 @@ def test_a_node_that_was_silent_and_replaced_does_not_count(net: Network):
     ask(router, net)
     assert ask(router, net) == [9]
     assert changed == [1]
+
+
+def searched(router: Router, net: Network, between: Callable[[], object] = bool) -> int:
+    """Count all records. `between`: what happens after each round trip of the search."""
+
+    def execute(commands: Any) -> list[Any]:
+        replies = drive(router.run(commands), net.fly)
+        between()
+        return replies
+
+    return drive(RedisPrograms("ts", Scripts("")).perform(Count(10)), execute)
+
+
+def scanned(line: tuple[Any, ...]) -> Any:
+    """A server without records, which is read in two steps."""
+    return [b"5" if line[1] == b"0" else b"0", []]
+
+
+def test_a_search_does_not_go_on_at_another_server(net: Network):
+    """Each server has its own order of keys: records would be left out, and a follower would not copy them."""
+    router = watched(net)
+
+    def fail_over() -> None:
+        net.now += 2
+        net.answers |= dict.fromkeys((S1, S2, S3), sentinel(B, epoch=1))
+
+    net.answers |= {A: scanned, B: scanned} | dict.fromkeys((S1, S2, S3), sentinel(A))
+    assert searched(router, net) == 0
+    with pytest.raises(StoreUnavailableError, match="another server took over during the search"):
+        searched(router, net, fail_over)
+    assert net.count(B) == 0
+    assert searched(router, net) == 0
+
+
+def test_a_search_ends_if_a_node_is_not_there_any_more(net: Network):
+    router = clustered(net, (0, 99, A), (100, 16383, B))
+
+    def shrink() -> None:
+        router.servers._slots = [A] * 16384  # type: ignore[attr-defined]
+
+    for address in (A, B):
+        slots = net.answers[address]
+        net.answers[address] = lambda line, slots=slots: (
+            slots(line) if line[0] == b"CLUSTER" else scanned(line)
+        )
+    assert searched(router, net) == 0
+    with pytest.raises(StoreUnavailableError, match="another server took over during the search"):
+        searched(router, net, shrink)
+
+
+@pytest.mark.parametrize("cursor, counts", [(b"0", True), (b"5", False)])
+def test_a_search_that_lost_its_connection_does_not_go_on(
+    net: Network, cursor: bytes, counts: bool
+):
+    """What answers at this address now may be another server. Before the first reply that does no harm."""
+    router = watched(net)
+    lost: list[bytes] = []
+
+    def cut_once(line: tuple[Any, ...]) -> Any:
+        if line[1] == cursor and not lost:
+            lost.append(cursor)
+            raise ConnectionResetError
+        return scanned(line)
+
+    net.answers |= {A: cut_once} | dict.fromkeys((S1, S2, S3), sentinel(A))
+    if counts:
+        assert searched(router, net) == 0
+    else:
+        with pytest.raises(StoreUnavailableError):
+            searched(router, net)
 
 
 def test_a_script_that_is_not_there_is_loaded(net: Network):

@@ -1,7 +1,7 @@
 """Reads all records of a Redis store: SCAN names a slice of them, MGET reads it.
 
 The server only looks up and sends; `scan_questions` decides here which records match. While the server works on a
-slice, this process examines the one before (`Overlapped`). Every node is asked for a slice at a time, all of them at
+slice, this process examines the one before (`ScanStep`). Every node is asked for a slice at a time, all of them at
 the same time.
 
 Results never travel with large records. The first records are measured, and only their heads are read. If all
@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from ..._values.records import Row
 from ...stores._base import Program
 from .key_scans import KeyScans
-from .routed_commands import Overlapped, PlainCommand, ScriptCall
+from .routed_commands import PlainCommand, ScanStep, ScriptCall
 from .servers import Packed, slot_of
+from .settings import Address
 
 __all__ = ["NODES", "SLICE", "RecordScan", "RecordSlice", "ScanQuestion"]
 
@@ -87,6 +88,7 @@ class RecordScan:
         self._programs, self._questions = programs, questions
         self._head = max(one.head for one in questions)
         self._nodes = {number: _Node() for number in range(NODES)}
+        self._servers: dict[int, Address] = {}
         self._arrived: list[RecordSlice] = []
         self._measured = self._bytes = 0
         self._is_refused = self._is_shared = False
@@ -95,7 +97,8 @@ class RecordScan:
 
     def step(self) -> Program[bool]:
         """Read what the last step listed, and list more. False: that was all."""
-        is_whole, calls, asked = self._is_whole(), Overlapped(self._examine), []
+        is_whole, asked = self._is_whole(), []
+        calls = ScanStep(self._examine, self._servers)
         for number, node in self._nodes.items():
             groups, reads = self._reads(number, node.names, is_whole)
             asked.append((number, node, groups))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ...errors import StoreUnavailableError, TwicesafeError
 from .error_messages import code_of, explain
-from .routed_commands import Overlapped, ScriptCall, key_of, may_repeat
+from .routed_commands import ScanStep, ScriptCall, key_of, may_repeat
 from .scripts import Script
 from .servers import Line, RoundTrip, RoundTrips, Servers
 from .settings import Address, Settings
@@ -52,8 +52,10 @@ class Rounds:
         self._redirected: set[int] = set()
         self._is_once = not all(getattr(command, "repeatable", True) for command in commands)
         """One of them must not be sent twice."""
-        self._lost_before = False
-        """A connection was lost in an earlier round."""
+        self._scanned = commands.servers if isinstance(commands, ScanStep) else {}
+        """The servers of a search, by their nodes."""
+        self._may_reconnect = not self._scanned
+        """A connection that was lost may be replaced, once: not within a search, because its server may have been."""
         self._suspect: Address | None = None
         """In this round, this server did not answer, or could not serve a command."""
         self._moved = False
@@ -62,7 +64,7 @@ class Rounds:
     def run(self) -> RoundTrips[list[Any]]:
         commands, servers = self._commands, self._servers
         since = servers.clock()
-        meanwhile = commands.meanwhile if isinstance(commands, Overlapped) else bool
+        meanwhile = commands.meanwhile if isinstance(commands, ScanStep) else bool
         for turn in range(MOST):
             groups = yield from self._group(since)
             lines, indexes = self._lines(groups)
@@ -81,7 +83,7 @@ class Rounds:
                         self._take(index, answer, address, trusted, turn)
                 self._check_replicas(indexes[address], answers)
             if any(isinstance(answers, Exception) for answers in answered.values()):
-                self._lost_before = True
+                self._may_reconnect = False
             if self._moved or self._suspect is not None:
                 try:
                     yield from servers.refresh(self._suspect)
@@ -106,9 +108,14 @@ class Rounds:
                     address = yield from self._servers.locate(key, since)
                 else:
                     primaries = yield from self._servers.primaries(since)
-                    if command.node >= len(primaries):
+                    found = primaries[command.node] if command.node < len(primaries) else None
+                    if self._scanned.get(command.node, found) != found:
+                        raise StoreUnavailableError(
+                            f"{self._settings.url}: another server took over during the search; search again"
+                        )
+                    if found is None:
                         continue
-                    address = primaries[command.node]
+                    address = found
             except TwicesafeError as error:
                 self._replies[index] = error.again()
                 continue
@@ -156,7 +163,7 @@ class Rounds:
         """The whole round trip to this server failed."""
         self._servers.distrust()
         self._suspect = address
-        again = not self._is_once and not self._lost_before and may_repeat(error)
+        again = not self._is_once and self._may_reconnect and may_repeat(error)
         for index in indexes:
             if index is not None:
                 self._replies[index] = error
@@ -183,6 +190,8 @@ class Rounds:
             return
         self._replies[index] = answer
         if not isinstance(answer, Exception):
+            if isinstance(self._commands, ScanStep):
+                self._scanned[self._commands[index].node] = address
             return
         code = code_of(answer)
         if code == "NOSCRIPT":

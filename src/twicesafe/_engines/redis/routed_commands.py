@@ -10,8 +10,9 @@ import msgspec
 from ...errors import TwicesafeError
 from .scripts import Script
 from .servers import Line
+from .settings import Address
 
-__all__ = ["Overlapped", "PlainCommand", "ScriptCall", "key_of", "may_repeat"]
+__all__ = ["PlainCommand", "ScanStep", "ScriptCall", "key_of", "may_repeat"]
 
 
 class ScriptCall(msgspec.Struct, gc=False):
@@ -38,11 +39,15 @@ class PlainCommand(msgspec.Struct, gc=False):
     node: int = 0
 
 
-class Overlapped(list[Any]):
-    """Commands, and what this process does until their replies come."""
+class ScanStep(list[Any]):
+    """The commands of one step of a search, and what this process does until their replies come.
 
-    def __init__(self, meanwhile: Callable[[], object]) -> None:
-        self.meanwhile = meanwhile
+    `servers`: who answered for each node in the steps before. A cursor of SCAN means nothing to another server: it
+    would leave out records, and say nothing.
+    """
+
+    def __init__(self, meanwhile: Callable[[], object], servers: dict[int, Address]) -> None:
+        self.meanwhile, self.servers = meanwhile, servers
 
 
 def key_of(command: Any) -> bytes:
