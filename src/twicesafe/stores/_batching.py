@@ -200,4 +200,5 @@ class PerLoop(Generic[T]):
     def forget(self) -> T | None:
         """Remove and return the object of the running loop, to close it."""
         self._last = None
+        self._forget_ended()
         return self._made.pop(asyncio.get_running_loop(), None)
