@@ -281,6 +281,7 @@ How to use them: [Call an API that supports Idempotency-Key](../how-to/call-an-a
 | library | name | extra |
 |---|---|---|
 | httpx | `twicesafe.client.httpx.RetryTransport`, `AsyncRetryTransport` | `twicesafe[httpx]` |
+| httpx2 | `twicesafe.client.httpx2.RetryTransport`, `AsyncRetryTransport` | `twicesafe[httpx2]` |
 | requests | `twicesafe.client.requests.RetryAdapter` | `twicesafe[requests]` |
 | aiohttp | `twicesafe.client.aiohttp.RetryMiddleware` | `twicesafe[aiohttp]` |
 | gRPC | `twicesafe.client.grpc.KeyInterceptor`, `async_interceptors` | `twicesafe[grpc]` |

@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 
 from tests.client.flaky import Flaky
-from tests.client.libraries import LIBRARIES, Library
+from tests.client.libraries import HTTPX, LIBRARIES, Library
 from tests.http.stage import EDGES, Stage
 
 
 @pytest.fixture(params=LIBRARIES)
 def library(request: pytest.FixtureRequest) -> Library:
     return Library(request.param)
+
+
+@pytest.fixture(params=HTTPX)
+def both(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    """httpx, and httpx2; each with our module for it."""
+    return HTTPX[request.param]
 
 
 @pytest.fixture

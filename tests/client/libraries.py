@@ -8,17 +8,31 @@ from typing import Any
 
 import aiohttp
 import httpx
+import httpx2
 import requests
 
 from twicesafe import Backoff
 from twicesafe.client import Budget, RetryPolicy, Sent, sent_of
+from twicesafe.client import httpx as for_httpx
+from twicesafe.client import httpx2 as for_httpx2
 from twicesafe.client.aiohttp import RetryMiddleware
-from twicesafe.client.httpx import AsyncRetryTransport, RetryTransport
 from twicesafe.client.requests import RetryAdapter
 
 QUICK = RetryPolicy(backoff=Backoff(first=0.001, most=0.002))
 
-ERRORS = (httpx.TransportError, requests.RequestException, aiohttp.ClientError, TimeoutError)
+ERRORS = (
+    httpx.TransportError,
+    httpx2.TransportError,
+    requests.RequestException,
+    aiohttp.ClientError,
+    TimeoutError,
+)
+
+HTTPX: dict[str, tuple[Any, Any]] = {
+    "httpx": (httpx, for_httpx),
+    "httpx2": (httpx2, for_httpx2),
+}
+"""Each with our module for it."""
 
 
 @dataclass
@@ -63,9 +77,10 @@ class Library:
         return getattr(self, "_" + self.name)(url, body, method, policy, lines, timeout)
 
     def _httpx(self, url: str, body: Any, method: str, policy: Any, lines: Any, limit: Any) -> Got:
-        plain = httpx.HTTPTransport(verify=self.tls)  # its set-up takes long
-        transport = RetryTransport(plain, policy=policy, budget=self.budget, sleep=self.wait)
-        with httpx.Client(transport=transport, timeout=limit, follow_redirects=True) as client:
+        its, ours = HTTPX[self.name]
+        plain = its.HTTPTransport(verify=self.tls)  # its set-up takes long
+        transport = ours.RetryTransport(plain, policy=policy, budget=self.budget, sleep=self.wait)
+        with its.Client(transport=transport, timeout=limit, follow_redirects=True) as client:
             made = client.request(method, url, content=_made(body), headers=lines)
         return Got(made.status_code, made.content, _lower(made.headers), sent_of(made))
 
@@ -75,16 +90,19 @@ class Library:
     async def _httpx_awaited(
         self, url: str, body: Any, method: str, policy: Any, lines: Any, limit: Any
     ) -> Got:
-        plain = httpx.AsyncHTTPTransport(verify=self.tls)
-        transport = AsyncRetryTransport(
+        its, ours = HTTPX[self.name.removesuffix("_async")]
+        plain = its.AsyncHTTPTransport(verify=self.tls)
+        transport = ours.AsyncRetryTransport(
             plain, policy=policy, budget=self.budget, sleep=self.wait_async
         )
-        async with httpx.AsyncClient(
+        async with its.AsyncClient(
             transport=transport, timeout=limit, follow_redirects=True
         ) as client:
             content = _awaited(_made(body)) if callable(body) else body
             made = await client.request(method, url, content=content, headers=lines)
         return Got(made.status_code, made.content, _lower(made.headers), sent_of(made))
+
+    _httpx2, _httpx2_async = _httpx, _httpx_async
 
     def _requests(
         self, url: str, body: Any, method: str, policy: Any, lines: Any, limit: Any
@@ -112,7 +130,7 @@ class Library:
                 return Got(made.status, content, _lower(made.headers), sent_of(made))
 
 
-LIBRARIES = ("httpx", "httpx_async", "requests", "aiohttp")
+LIBRARIES = ("httpx", "httpx_async", "httpx2", "httpx2_async", "requests", "aiohttp")
 
 
 def _made(body: Any) -> Any:

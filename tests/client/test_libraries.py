@@ -1,4 +1,4 @@
-"""httpx, requests and aiohttp over real sockets: one effect, however the network behaves."""
+"""httpx, httpx2, requests and aiohttp over real sockets: one effect, however the network behaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
-import httpx
 import pytest
 import requests
 from aiohttp.payload import AsyncIterablePayload
@@ -27,7 +26,6 @@ from twicesafe import ConfigurationError
 from twicesafe.client import Budget, sent_of
 from twicesafe.client._final_answers import blames_certificate
 from twicesafe.client.aiohttp import RetryMiddleware
-from twicesafe.client.httpx import AsyncRetryTransport, RetryTransport
 from twicesafe.client.requests import RetryAdapter, _never_left
 from twicesafe.http import HttpPolicy
 
@@ -331,7 +329,8 @@ def test_requests_tells_what_never_left():
     assert not _never_left(requests.ConnectionError(ConnectionResetError()))
 
 
-def test_files_are_rewound_where_the_library_can(flaky: Make):
+def test_files_are_rewound_where_the_library_can(flaky: Make, both: Any):
+    its, ours = both
     server = flaky("lose", response(201))
     with requests.Session() as session:
         session.mount("http://", RetryAdapter(policy=QUICK))
@@ -341,7 +340,7 @@ def test_files_are_rewound_where_the_library_can(flaky: Make):
     assert [request.rpartition(b"\r\n")[2] for request in server.seen] == [b"sent"] * 2
 
     server = flaky("lose", response(201), "lose", response(201))
-    with httpx.Client(transport=RetryTransport(policy=QUICK)) as client:
+    with its.Client(transport=ours.RetryTransport(policy=QUICK)) as client:
         assert client.post(server.url, files={"f": io.BytesIO(b"content")}).status_code == 201
         assert server.seen[0] == server.seen[1]
         assert b"content" in server.seen[1]
@@ -350,7 +349,7 @@ def test_files_are_rewound_where_the_library_can(flaky: Make):
             def seekable(self) -> bool:
                 return False
 
-        with pytest.raises(httpx.ReadError) as caught:
+        with pytest.raises(its.ReadError) as caught:
             client.post(server.url, files={"f": Pipe(b"content")})
         sent = sent_of(caught.value)
         assert sent is not None
@@ -367,39 +366,42 @@ def test_profiles_are_those_of_the_server(library: Library, flaky: Make):
     assert server.keys == [""]
 
 
-def test_a_streamed_answer_can_be_streamed(flaky: Make):
+def test_a_streamed_answer_can_be_streamed(flaky: Make, both: Any):
+    its, ours = both
     large = b"x" * 300_000
     unannounced = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + large
     announced = response(200, large)
     server = flaky(*[announced] * 3, *[unannounced] * 3)
     for buffer in (0, 1000, 1_000_000) * 2:
-        transport = RetryTransport(policy=QUICK.replace(buffer=buffer))
+        transport = ours.RetryTransport(policy=QUICK.replace(buffer=buffer))
         with (
-            httpx.Client(transport=transport) as client,
+            its.Client(transport=transport) as client,
             client.stream("POST", server.url) as made,
         ):
             assert b"".join(made.iter_raw()) == large
 
 
-async def test_a_streamed_answer_can_be_awaited_in_pieces(flaky: Make):
+async def test_a_streamed_answer_can_be_awaited_in_pieces(flaky: Make, both: Any):
+    its, ours = both
     large = b"x" * 300_000
     server = flaky(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + large)
     for buffer in (0, 1000, 1_000_000):
-        transport = AsyncRetryTransport(policy=QUICK.replace(buffer=buffer))
+        transport = ours.AsyncRetryTransport(policy=QUICK.replace(buffer=buffer))
         async with (
-            httpx.AsyncClient(transport=transport) as client,
+            its.AsyncClient(transport=transport) as client,
             client.stream("POST", server.url) as made,
         ):
             assert b"".join([piece async for piece in made.aiter_raw()]) == large
 
 
-def test_a_budget_may_be_shared(flaky: Make):
+def test_a_budget_may_be_shared(flaky: Make, both: Any):
+    its, ours = both
     budget = Budget(ratio=0, reserve=1)
     server = flaky(response(503))
     ends = []
     for _ in range(2):
-        transport = RetryTransport(policy=QUICK.replace(attempts=2), budget=budget)
-        with httpx.Client(transport=transport) as client:
+        transport = ours.RetryTransport(policy=QUICK.replace(attempts=2), budget=budget)
+        with its.Client(transport=transport) as client:
             sent = sent_of(client.post(server.url))
             assert sent is not None
             ends.append(sent.end)

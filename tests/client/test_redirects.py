@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import aiohttp
-import httpx
 import pytest
 import requests
 
@@ -15,7 +15,6 @@ from tests.http.stage import Answer, Seen, Stage
 from twicesafe import Receiver
 from twicesafe.client import sent_of
 from twicesafe.client.aiohttp import RetryMiddleware
-from twicesafe.client.httpx import RetryTransport
 from twicesafe.client.requests import RetryAdapter
 from twicesafe.http import HttpPolicy
 
@@ -137,24 +136,26 @@ def test_the_key_fits_the_policy(library: Library, flaky: Make):
     assert there.keys[0].strip('"') != KEY
 
 
-def test_a_redirect_to_where_our_part_is_not_mounted_has_no_key(flaky: Make):
+def test_a_redirect_to_where_our_part_is_not_mounted_has_no_key(flaky: Make, both: Any):
+    its, ours = both
     there = flaky(response(201))
     here = flaky(moved(there.url))
     with requests.Session() as session:
         session.mount(f"http://127.0.0.1:{here.port}", RetryAdapter(policy=QUICK))
         assert session.post(here.url, headers=GIVEN).status_code == 201
-    mounts = {f"all://127.0.0.1:{here.port}": RetryTransport(policy=QUICK)}
-    with httpx.Client(mounts=mounts, follow_redirects=True) as client:
+    mounts = {f"all://127.0.0.1:{here.port}": ours.RetryTransport(policy=QUICK)}
+    with its.Client(mounts=mounts, follow_redirects=True) as client:
         assert client.post(here.url, headers=GIVEN).status_code == 201
     assert here.keys == [KEY, KEY]
     assert there.keys == ["", ""]
 
 
-def test_httpx_a_redirect_that_is_followed_by_hand(flaky: Make):
+def test_httpx_a_redirect_that_is_followed_by_hand(flaky: Make, both: Any):
+    its, ours = both
     there = flaky(response(201))
     here = flaky(moved(there.url))
-    with httpx.Client(
-        transport=RetryTransport(policy=QUICK.replace(deadline=3)), timeout=7
+    with its.Client(
+        transport=ours.RetryTransport(policy=QUICK.replace(deadline=3)), timeout=7
     ) as client:
         first = client.post(here.url)
         assert first.next_request is not None

@@ -101,6 +101,7 @@ CASES = [
     ),
     ("wordllama", "from twicesafe.similar import NearDuplicates as N; N(prose='meaning')"),
     ("httpx", "import twicesafe.client.httpx"),
+    ("httpx2", "import twicesafe.client.httpx2"),
     ("requests", "import twicesafe.client.requests"),
     ("aiohttp", "import twicesafe.client.aiohttp"),
     ("grpc", "import twicesafe.client.grpc"),

@@ -20,7 +20,7 @@ ALLOWED_THIRD_PARTY = {"twicesafe", "msgspec", "typing_extensions"}
 # Loaded only by the modules that need them, although Python ships them or our tests install them.
 NOT_BY_IMPORT = {
     "sqlite3", "psycopg", "psycopg_pool", "asyncpg", "redis", "valkey", "pymysql", "asyncmy",
-    "aiomysql", "boto3", "pymongo", "httpx", "starlette", "uvicorn", "typer", "click", "rich",
+    "aiomysql", "boto3", "pymongo", "httpx", "httpx2", "starlette", "uvicorn", "typer", "click", "rich",
     "pydantic", "attr", "attrs", "pytest", "hypothesis", "unittest", "multiprocessing",
     "http.client", "ssl", "asyncio", "pathlib", "random", "concurrent.futures",
 }  # fmt: skip

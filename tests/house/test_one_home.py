@@ -39,10 +39,11 @@ ONE_PER = {
         "WakeupListener",
     },
     "a source": {"Receipt"},
+    "an HTTP library": {"AsyncRetryTransport", "RetryTransport"},
     "a framework": {"IdempotencyMiddleware", "IdempotentTools", "Meta", "Migration", "Record"},
     "a public package": {"Event", "Message", "Place", "Verdict"},
 }
-"""Class names that may occur more than once, and why: one idea per engine, source, framework or package."""
+"""Class names that may occur more than once, and why: one idea per engine, source, library, framework or package."""
 
 
 def test_a_class_name_has_one_meaning():

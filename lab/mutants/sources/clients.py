@@ -58,7 +58,7 @@ break_source(
 break_source(
     "httpx leaves the key on",
     bug="httpx copies the key to a request that another transport sends",
-    file="client/httpx.py",
+    file="client/_transports.py",
     old="            take_off(self.policy, request.headers)\n",
     new="",
     tests=[f"{REDIRECTS}::test_a_redirect_to_where_our_part_is_not_mounted_has_no_key"],

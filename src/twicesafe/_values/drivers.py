@@ -41,6 +41,7 @@ EXTRAS: Final = {
     "h11": "proxy",
     "hiredis": "redis",
     "httpx": "httpx",
+    "httpx2": "httpx2",
     "jinja2": "dashboard",
     "jsonschema": "mcp",
     "langchain": "langchain",
