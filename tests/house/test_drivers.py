@@ -27,7 +27,7 @@ class Hidden:
         self.driver = driver
 
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == self.driver:
+        if name.partition(".")[0] in (self.driver, self.driver + "2"):  # httpx2 stands in for httpx
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 from twicesafe import AsyncInbox, AsyncReceiver, ConfigurationError, Inbox, Outbox, OutboxRelay, Receiver

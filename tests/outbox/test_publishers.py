@@ -6,12 +6,14 @@ import asyncio
 import json
 import re
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import msgspec
 import pytest
 
@@ -369,6 +371,27 @@ def test_what_httpx_refuses_is_that_messages_failure(hook: Hook):
     publisher.close()
     headers, _ = hook.got[0]
     assert (headers["twicesafe-topic"], headers["twicesafe-key"]) == ("%20t%20", "%20k%20")
+
+
+def test_a_web_hook_over_a_client_of_httpx2(hook: Hook):
+    """Its errors were not known: no connection was called a failure of the message."""
+    publisher: Any = WebhookPublisher(hook.url, client=httpx2.Client())
+    assert publisher.publish([message("1")]) == [None]
+    (answer,) = publisher.publish([Message("2", "orders", b"", "k", {"no name": "x"})])
+    assert isinstance(answer, httpx2.LocalProtocolError)
+    publisher.close()
+    publisher = WebhookPublisher(f"http://127.0.0.1:{free_port()}/", client=httpx2.Client())
+    (answer,) = publisher.publish([message("1")])
+    assert isinstance(answer, BrokerUnavailableError)
+    publisher.close()
+
+
+def test_a_web_hook_where_only_httpx2_is_installed(hook: Hook, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    publisher: Any = open_publisher(hook.url)
+    assert publisher.publish([message("1")]) == [None]
+    publisher.close()
+    assert hook.got[0][0]["user-agent"].startswith("python-httpx2/")
 
 
 @pytest.fixture

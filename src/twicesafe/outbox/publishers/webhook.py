@@ -15,6 +15,7 @@ During rotation, ``secret_env=NEW,OLD`` signs with both.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ FRAMING: Final = frozenset(
 
 
 class WebhookPublisher(CallablePublisher):
-    """Blocking, with httpx. One message per call, many calls at once, one at a time per key."""
+    """Blocking, with httpx or httpx2. One message per call, many calls at once, one at a time per key."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class WebhookPublisher(CallablePublisher):
 
     @classmethod
     def open(cls, url: str) -> Self:
-        require("httpx")
+        _library(None)
         theirs, options = driver_url(url, OPTIONS)
         secrets = []
         for name in filter(None, options.pop("secret_env").split(",")):
@@ -84,24 +85,23 @@ class WebhookPublisher(CallablePublisher):
         return cls(theirs, secret=secrets or None, **options)
 
     def _post(self, message: Message) -> None:
-        import httpx
-
         with self._making.now:  # many threads call this: make only one client
+            library = _library(self._client)
             if self._client is None:
-                self._client = httpx.Client(timeout=self._timeout)
+                self._client = library.Client(timeout=self._timeout)
         headers = self._headers(message)
         try:
             with self._client.stream(
                 "POST", self._url, content=message.body, headers=headers
             ) as answer:
-                self._skip_body(answer)
-        except httpx.LocalProtocolError:
+                self._skip_body(answer, library)
+        except library.LocalProtocolError:
             raise  # httpx refused this message
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        except (library.ConnectError, library.ConnectTimeout, library.PoolTimeout) as error:
             raise BrokerUnavailableError(
                 f"the webhook cannot be reached: {type(error).__name__}", blames="none"
             ) from error
-        except httpx.HTTPError as error:
+        except library.HTTPError as error:
             raise BrokerUnavailableError(
                 f"the webhook did not answer: {type(error).__name__}"
             ) from error
@@ -113,14 +113,12 @@ class WebhookPublisher(CallablePublisher):
         if not answer.is_success:
             raise RuntimeError(f"the webhook answered {answer.status_code}")
 
-    def _skip_body(self, answer: Any) -> None:
+    def _skip_body(self, answer: Any, library: Any) -> None:
         """The status is the answer. A short body is read, so that the connection can be used again; a long one, or
         one that does not come, ends the connection.
         """
-        import httpx
-
         size, until = 0, time.monotonic() + self._timeout
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(library.HTTPError):
             for chunk in answer.iter_raw():
                 size += len(chunk)
                 if size > SKIPPED or time.monotonic() > until:
@@ -147,3 +145,14 @@ class WebhookPublisher(CallablePublisher):
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+
+
+def _library(client: object) -> Any:
+    """httpx or httpx2: the one that the client is from; without a client, the first that is installed."""
+    for name in ("httpx", "httpx2"):
+        with contextlib.suppress(ImportError):
+            library = importlib.import_module(name)
+            if client is None or isinstance(client, library.Client):
+                return library
+    require("httpx")
+    return importlib.import_module("httpx")
