@@ -96,6 +96,20 @@ async def test_an_act_needs_a_name_a_reason_and_the_right(visit: Enter, place: P
     assert len(left(place)) == 3
 
 
+async def test_hidden_reasons_cannot_be_guessed_piece_by_piece(visit: Enter, place: Place):
+    visitor = visit(Access(level="all"), dead_letters=place.dead_url)
+    listed = await visitor.get("/dead-letters")
+    assert ("no such" in words(listed), "Reason contains" in words(listed)) == (False, False)
+    for guess in ("no+such", "wrong"):
+        for page in ("", "/discard"):
+            found = await visitor.get(f"/dead-letters{page}?reason={guess}")
+            assert (found.status_code, "may not see reasons" in words(found)) == (400, True)
+        form = {"reason": guess, "count": "9", **WHO}
+        refused = await visitor.send("/dead-letters/discard", "/dead-letters", **form)
+        assert (refused.status_code, "may not see reasons" in words(refused)) == (400, True)
+    assert len(left(place)) == 3
+
+
 async def test_an_async_receiver_acts_on_letters_too(place: Place):
     async with AsyncReceiver.open(place.store) as receiver:
         app = dashboard(receiver, resolve_access=lambda _: ALL, dead_letters=place.dead_url)

@@ -56,7 +56,10 @@ def dashboard(
     ] = None,
     read_only: Annotated[bool, flag("--read-only", help="No visitor can change anything.")] = False,
     show_keys: Annotated[
-        bool, flag("--show-keys", help="Show keys and scopes, and the bodies of dead letters.")
+        bool,
+        flag(
+            "--show-keys", help="Show keys and scopes, and the reasons and bodies of dead letters."
+        ),
     ] = False,
     metrics: Annotated[
         list[str] | None,

@@ -198,7 +198,7 @@ class Dashboard(Visits):
     async def _letters(self, visit: Visit) -> Response:
         if self._backend.letters_url is None:
             return self._html(visit, "letters", letters=None, choice=Choice())
-        choice = Choice.read(visit.fields)
+        choice = Choice.read(visit.fields, visit.access)
         found = list(filter(choice.which, await self._backend.letters()))
         rows = letter_rows(found, visit.access)
         return self._html(
@@ -261,14 +261,14 @@ class Dashboard(Visits):
         return action
 
     async def _letters_dry_run(self, visit: Visit) -> Response:
-        action, choice = self._letter_action(visit), Choice.read(visit.fields)
+        action, choice = self._letter_action(visit), Choice.read(visit.fields, visit.access)
         found, is_cut = await look(self._backend, choice)
         rows = letter_rows(found[:5], visit.access)
         shown: dict[str, Any] = {"action": action, "choice": choice, "count": len(found)}
         return self._html(visit, "letters_dry_run", rows=rows, is_cut=is_cut, **shown)
 
     async def _act_on_letters(self, visit: Visit) -> Response:
-        action, choice = self._letter_action(visit), Choice.read(visit.fields)
+        action, choice = self._letter_action(visit), Choice.read(visit.fields, visit.access)
         who = signed(visit.form, visit.access.user)
         result = await act_on_letters(self._backend, action, choice, who, visit.form)
         return self._result(visit, result, "dead-letters", "Back to the dead letters")

@@ -18,6 +18,8 @@ from .._edges.readable import visible
 from .._values.quantities import counted
 from ..consumers import DeadLetters, Letter
 from ..consumers._letters import LetterFilter
+from ..errors import UsageError
+from ._access import Access
 from ._actions import AppliedAction
 from ._backend import Backend
 from ._forms import Signed, number
@@ -66,10 +68,12 @@ class Choice:
     """Text in the reason."""
 
     @classmethod
-    def read(cls, query: Iterable[tuple[str, str]]) -> Choice:
+    def read(cls, query: Iterable[tuple[str, str]], access: Access) -> Choice:
         given = {
             name: text for name, text in query if name in ("letter", "topic", "reason") and text
         }
+        if "reason" in given and not access.show_keys:  # its matches tell the text, piece by piece
+            raise UsageError("you may not see reasons, so you cannot filter by them")
         return cls(**{name: text[:LONGEST] for name, text in given.items()})
 
     @property
