@@ -100,6 +100,7 @@ CASES: dict[str, tuple[Series, Series]] = {
             'store_seconds_bucket{operation="claim",le="+Inf"}': "0+100x60",
         },
     ),
+    "TwicesafeDeadLetters": ({"dead_letters_total": RISING}, {"dead_letters_total": FLAT}),
     "TwicesafeSweepBehind": (
         {"oldest_expired_seconds": "7201+60x60"},
         {"oldest_expired_seconds": "3600+0x60"},

@@ -138,6 +138,14 @@ ALERTS: Final = (
         "Look at the store's load and at the network between.",
     ),
     Alert(
+        "TwicesafeDeadLetters",
+        "sum(increase({dead_letters_total}[1h])) > 0",
+        "0m",
+        "ticket",
+        "A consumer gave up on messages: they are dead letters.",
+        "Run `twicesafe dead-letters list --from URL`, fix the cause, then replay or discard each.",
+    ),
+    Alert(
         "TwicesafeSweepBehind",
         "max({oldest_expired_seconds}) > 7200",
         "30m",
