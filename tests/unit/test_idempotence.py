@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -297,6 +297,14 @@ async def test_a_real_store_of_either_mode(shop: Shop, tmp_path: Path):
 # --- words -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Line:
+    """Equality leaves out its note."""
+
+    amount: Any
+    note: str = field(default="", compare=False)
+
+
 @pytest.mark.parametrize(
     "one, other",
     [
@@ -306,11 +314,32 @@ async def test_a_real_store_of_either_mode(shop: Shop, tmp_path: Path):
         ((1,), [1]),
         ({"a": 1}, {"a": 1.0}),
         ({1}, {2}),
+        ({1}, {True}),
+        ({(1, "a")}, {(1.0, "a")}),
+        (frozenset({1}), frozenset({1, 2})),
+        ({1: "a"}, {True: "a"}),
+        (Line(1), Line(True)),
+        (Line([Line(1)]), Line([Line(1.0)])),
+        (Line(1), Line(2)),
         ("a", b"a"),
     ],
 )
 def test_values_that_differ(one: Any, other: Any):
     assert not same(one, other)
+    assert difference(one, other)
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ({1, ("a", 2)}, {("a", 2), 1}),
+        ({"b": {3}, "a": 1}, {"a": 1, "b": {3}}),
+        (Line({1}), Line({1})),
+        (Line(1, "at noon"), Line(1, "later")),
+    ],
+)
+def test_values_that_are_equal(one: Any, other: Any):
+    assert same(one, other)
 
 
 @pytest.mark.parametrize("value", [1, "a", [1, (2, {"b": {3}})], float("nan"), None, Decimal(1)])

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from dataclasses import dataclass
+from collections.abc import (
+    Collection,
+    ItemsView,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
+from collections.abc import (
+    Set as AbstractSet,
+)
+from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -75,14 +86,29 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):
-        return len(one) == len(other) and all(
-            key in other and same(value, other[key]) for key, value in one.items()
+        return (
+            len(one) == len(other)
+            and (not isinstance(one, dict) or same(set(one), set(other)))
+            and all(key in other and same(value, other[key]) for key, value in one.items())
+        )
+    if isinstance(one, AbstractSet):
+        theirs = {item: item for item in other}
+        return len(one) == len(theirs) and all(
+            item in theirs and same(item, theirs[item]) for item in one
         )
     if isinstance(one, Sequence) and not isinstance(one, (str, bytes, bytearray)):
         return len(one) == len(other) and all(map(same, one, other))
     if "__eq__" not in _defined(type(one)) and hasattr(one, "__dict__") and not callable(one):
         return one is other or same(vars(one), vars(other))
-    return bool(one == other) or (one != one and other != other)  # noqa: PLR0124 - NaN
+    if one != other:
+        return bool(one != one and other != other)  # noqa: PLR0124 - NaN
+    return not is_dataclass(one) or all(_agree(one, other, field.name) for field in fields(one))
+
+
+def _agree(one: Any, other: Any, field: str) -> bool:
+    """Whether a field of two equal objects is the same, or one that their ``__eq__`` does not look at."""
+    mine, theirs = getattr(one, field), getattr(other, field)
+    return same(mine, theirs) or mine != theirs
 
 
 def refuse_unseen(name: str, before: Any, after: Any) -> None:
@@ -107,8 +133,9 @@ def difference(expected: Any, found: Any) -> str:
         word = "doubled" if found == 2 * expected != 0 else "more" if found > expected else "less"
         return f"{word}: {shown}"
     if isinstance(expected, Mapping) and expected.keys() == found.keys():
-        key = next(key for key in expected if not same(expected[key], found[key]))
-        return f"at {_short(key)} {difference(expected[key], found[key])}"
+        for key in expected:
+            if not same(expected[key], found[key]):
+                return f"at {_short(key)} {difference(expected[key], found[key])}"
     if isinstance(expected, Collection) and not isinstance(expected, (str, bytes, bytearray)):
         missing, extra = _items(expected) - _items(found), _items(found) - _items(expected)
         if extra and not missing:
