@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -171,6 +172,23 @@ def test_a_durable_that_allows_no_more_is_no_outage(stage: Stage):
             assert list(second.fetch(10, 0.3)) == []
         first.acknowledge([one.receipt for one in held.values()])
         stage.gather(second, *ids[3:])
+
+
+def test_a_durable_that_limits_requests_is_asked_for_no_more(stage: Stage):
+    """It refuses a larger request with status 409, which looked like an outage without end."""
+    limits = {"max_batch": 3, "max_expires": 100_000_000}
+    config = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 10_000_000_000}
+    request = {"stream_name": stage.stream, "config": config | limits}
+    subject = f"$JS.API.CONSUMER.DURABLE.CREATE.{stage.stream}.billing"
+    stage.ask(lambda js: js._nc.request(subject, json.dumps(request).encode()))
+    ids = [sent.id for sent in stage.send(5)]
+    with stage.source() as member:
+        first = member.fetch(10, stage.seconds)
+        held = [one.message.id for one in (*first, *member.fetch(10, stage.seconds))]
+        assert (len(first), held) == (3, ids)
+        assert list(member.fetch(10, 0.3)) == []
+        (found,) = problems(member, SETTINGS)
+        assert "at most 3 messages, fewer than batch=" in found
 
 
 def test_an_operator_may_hold_all_messages_of_a_new_durable(stage: Stage):

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -90,6 +91,8 @@ class JetStreamSource(ConnectionSource):
     ) -> None:
         super().__init__(timeout)
         self.name, self.ack_wait, self.most_held = durable, ack_wait, MOST
+        self._most_asked, self._longest_asked = MOST, math.inf
+        """Messages and seconds of one request: the durable refuses to be asked for more."""
         again = url.replace("tls:", "tls+nats:", 1) if url.startswith("tls:") else url
         self.dead_url = with_query(again, deduplicate="false")
         self._url, self._stream, self._durable = url, stream, durable
@@ -137,6 +140,7 @@ class JetStreamSource(ConnectionSource):
         config, self._start = durable.config, "all"
         self.ack_wait = min([config.ack_wait, *(config.backoff or ())])
         self.most_held = config.max_ack_pending if config.max_ack_pending > 0 else MOST
+        self._most_asked, self._longest_asked = await self._limits_of_requests(client)
         self._inbox = self._confirmed_at = None
 
     async def _open(self, client: Any, **callbacks: Any) -> None:
@@ -209,6 +213,13 @@ class JetStreamSource(ConnectionSource):
             )
         return found
 
+    async def _limits_of_requests(self, client: Any) -> tuple[int, float]:
+        """Messages and seconds; nats-py does not tell them."""
+        subject = f"$JS.API.CONSUMER.INFO.{self._stream}.{self._durable}"
+        reply = await client.request(subject, timeout=self._timeout)
+        config = msgspec.json.decode(reply.data).get("config") or {}
+        return config.get("max_batch") or MOST, (config.get("max_expires") or math.inf) / 1e9
+
     def _is_open(self) -> bool:
         return bool(self._connection.is_connected)
 
@@ -232,7 +243,8 @@ class JetStreamSource(ConnectionSource):
         while True:
             async with self._reached("fetch") as client:
                 left = max(until - time.monotonic(), SHORTEST)
-                found = await self._ask(client, most, min(left, self.ack_wait * ASKING))
+                longest = min(self.ack_wait * ASKING, self._longest_asked)
+                found = await self._ask(client, min(most, self._most_asked), min(left, longest))
             if found or time.monotonic() >= until:
                 return found
 
@@ -389,11 +401,11 @@ class JetStreamSource(ConnectionSource):
             jetstream = client.jetstream(timeout=self._timeout)
             durable = (await jetstream.consumer_info(self._stream, self._durable)).config
             stream = (await jetstream.stream_info(self._stream)).config
-        return list(_problems(consumer, self.ack_wait, durable, stream))
+        return list(_problems(consumer, self.ack_wait, durable, stream, self._most_asked))
 
 
 def _problems(
-    consumer: ConsumerSettings, ack_wait: float, durable: Any, stream: Any
+    consumer: ConsumerSettings, ack_wait: float, durable: Any, stream: Any, most_asked: int
 ) -> Iterator[SourceProblem]:
     name, window = durable.durable_name, stream.duplicate_window or 0
     if ack_wait > consumer.lease:
@@ -414,6 +426,11 @@ def _problems(
             f"all consumers of {name} together may hold {durable.max_ack_pending} messages, fewer than "
             f"batch={consumer.batch} and concurrency={consumer.concurrency} of one",
             "raise max_ack_pending, or lower batch= and concurrency=",
+        )
+    if most_asked < consumer.batch:
+        yield SourceProblem(
+            f"one request to {name} gets at most {most_asked} messages, fewer than batch={consumer.batch}",
+            "raise its max request batch, or lower batch=",
         )
     if window > consumer.retention:
         yield SourceProblem(
