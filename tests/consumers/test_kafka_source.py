@@ -630,6 +630,33 @@ def test_a_broker_that_is_killed_loses_nothing(own_server: Callable[..., Any]):
     topic.close()
 
 
+@pytest.mark.usefixtures("needs_real")  # the mock writes no markers
+@pytest.mark.parametrize("last", ["commit", "abort"])
+def test_markers_of_transactions_are_no_lag(
+    topic: Topic, open_source: Callable[..., KafkaSource], last: str
+):
+    from confluent_kafka import Producer
+
+    producer: Any = Producer(
+        {"bootstrap.servers": topic.bootstrap, "transactional.id": topic.name, "log_level": 0}
+    )
+    producer.init_transactions(60)
+    source = open_source()
+    for end in ("commit", last):
+        producer.begin_transaction()
+        producer.produce(topic.name, b"a", partition=0)
+        producer.flush(60)
+        getattr(producer, f"{end}_transaction")(60)
+        if end == "commit":
+            source.acknowledge(receipts(fetched(source, 1)))
+
+    def has_caught_up() -> bool:
+        assert list(source.fetch(1, 2)) == []
+        return source.status().waiting == 0
+
+    until(has_caught_up, 60)
+
+
 @pytest.mark.usefixtures("needs_real")  # the mock has no limit
 @pytest.mark.parametrize("room, kept", [(20_000, 2000), (900, 80)], ids=["whole", "brief"])
 def test_a_message_near_the_size_limit_becomes_a_dead_letter(topic: Topic, room: int, kept: int):

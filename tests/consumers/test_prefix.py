@@ -45,6 +45,28 @@ def test_offsets_that_the_log_has_not_are_no_gaps():
     assert due(prefixes) == {"orders/0": 21}
 
 
+def test_markers_at_the_end_are_committed_with_the_last_message():
+    prefixes, prefix = ours(5, 6)
+    prefix.settle(5)
+    prefix.commit(6)
+    assert not prefixes.end("orders/0", 8), "6 is not done"
+    prefix.settle(6)
+    assert due(prefixes) == {"orders/0": 8}
+    prefix.commit(8)
+    assert due(prefixes) == {}
+    assert prefixes.end("orders/0", 9), "a marker that came alone"
+    assert due(prefixes) == {"orders/0": 9}
+    assert prefixes.fetch("orders/0", 9) is prefix
+    assert not prefixes.end("orders/1", 9), "not ours"
+
+
+def test_an_end_commits_nothing_before_the_first_message():
+    prefixes = Prefixes()
+    prefixes.assign(["orders/0"])
+    assert not prefixes.end("orders/0", 8)
+    assert due(prefixes) == {}
+
+
 def test_what_is_committed_is_not_due_again():
     prefixes, prefix = ours(5, 6)
     prefix.settle(5)

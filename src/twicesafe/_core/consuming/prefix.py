@@ -29,7 +29,7 @@ class Prefix:
     def __init__(self) -> None:
         self._unsettled: OrderedDict[int, None] = OrderedDict()
         self._next: int | None = None
-        """The offset after the last fetched one; None: nothing was fetched."""
+        """The offset after all that were fetched; None: nothing was fetched."""
         self._committed: int | None = None
         self.first: int | None = None
         """The offset of the first message."""
@@ -46,6 +46,11 @@ class Prefix:
         self._next = offset + 1
         self._unsettled[offset] = None
         return True
+
+    def end(self, offset: int) -> None:
+        """All messages before this offset were fetched; what comes after the last one are markers of transactions."""
+        if self._next is not None:
+            self._next = max(self._next, offset)
 
     def settle(self, offset: int) -> None:
         """Mark this message as done. Doing it twice changes nothing."""
@@ -95,6 +100,14 @@ class Prefixes:
             return prefix
         self.assign([partition])
         return self.fetch(partition, offset)
+
+    def end(self, partition: str, offset: int) -> bool:
+        """The log has no more messages before this offset; True: there is something to commit."""
+        prefix = self._open.get(partition)
+        if prefix is None:
+            return False
+        prefix.end(offset)
+        return prefix.due() is not None
 
     def due(self, partitions: Iterable[str] | None = None) -> list[tuple[str, Prefix, int]]:
         """What to commit, of these partitions or of all; then call `Prefix.commit` for each."""

@@ -88,6 +88,8 @@ class KafkaMember:
         """The group has told this member once which partitions it has, if any."""
         self._heard: set[str] = set()
         """The partitions of which Kafka has sent a message, or said that there is none."""
+        self._at_end = False
+        """A partition has ended after what is committed: with markers of transactions, which count as a lag."""
         self._began = time.monotonic()
         self._polled = time.monotonic()
         self._paused: frozenset[str] = frozenset()
@@ -209,6 +211,9 @@ class KafkaMember:
             self._resume()
             if self._poll(1, seconds) and most > 1:
                 self._poll(most - 1, 0)  # what is here already; `consume` would wait for all
+            if self._at_end:
+                self._at_end = False
+                self._commit()
         elif self._paused or time.monotonic() - self._polled >= PAUSED_AFTER:
             self._pause()
             self._poll(1, 0)  # at most one message, from a partition that is new
@@ -234,7 +239,9 @@ class KafkaMember:
                 if record.error() is None:
                     self._receive(record)
                 elif record.error().name() == "_PARTITION_EOF":
-                    self._heard.add(name_of(record.topic(), record.partition()))
+                    name = name_of(record.topic(), record.partition())
+                    self._heard.add(name)
+                    self._at_end |= self._prefixes.end(name, record.offset())
                 else:
                     self.hear(record.error())
             if self._ready:
