@@ -62,11 +62,27 @@ def test_the_table_fits_a_terminal_and_the_page_needs_nothing_else(line: Line, t
     assert ran.status == 0
     shown = [line for line in ran.out.splitlines() if str(tmp_path) not in line]  # as long as it is
     assert max(map(len, shown)) <= 80
-    assert "█" in ran.out
     text = page.read_text("utf-8")
     assert text.count("<rect") == 10  # a herd has no throughput worth a bar
     assert "batches of 10, 1 thread" in text
     assert not re.search(r"(src|href)=|@import|url\(|<script", text)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_numbers_are_whole_at_every_width(
+    line: Line, monkeypatch: pytest.MonkeyPatch, width: int
+):
+    def measured(*_: object) -> list[scenarios.BenchResult]:
+        step = scenarios.Scenario("batch", "sync", 1, 100)
+        return [scenarios.BenchResult(step, 1_234_567, 1.0, 0.09999, 0.09999, 100.25)]
+
+    monkeypatch.setattr("twicesafe._cli.bench.run", measured)
+    monkeypatch.setenv("COLUMNS", str(width))
+    said = line("bench", "--store", "memory://", store=False).out
+    assert max(map(len, said.splitlines())) <= width
+    assert {"1,234,567/s", "99.99", "100.25"} <= set(said.split())
+    assert said.split().count("ms") == 2
+    assert ("█" in said) == (width >= 100)
 
 
 def test_a_page_that_cannot_be_written_is_reported_before_anything_is_measured(

@@ -26,6 +26,8 @@ from .output import Screen, table
 __all__ = ["bench"]
 
 BAR: Final = 14
+BARS: Final = 92
+"""Columns of a terminal that shows bars beside whole numbers."""
 
 
 def bench(
@@ -156,11 +158,11 @@ def _progress(screen: Screen, plan: BenchPlan) -> Iterator[Any]:
 
 
 def _show(screen: Screen, results: Sequence[BenchResult]) -> None:
-    made = table("scenario", "messages", "", "p50", "p99", "round trips")
-    for column in made.columns:
-        column.no_wrap = True
-    for number in (1, 3, 4, 5):
-        made.columns[number].justify = "right"
+    """A narrow terminal shows no bars and wraps the names: the numbers are always whole."""
+    bars = [""] if screen.out.width >= BARS else []
+    made = table("scenario", "messages", *bars, "p50", "p99", "round trips")
+    for column in made.columns[1:]:
+        column.no_wrap, column.justify = True, "right" if column.header else "left"
     most = max((r.throughput for r in results if r.scenario.name != "herd"), default=1.0)
     for each in results:
         is_herd = each.scenario.name == "herd"
@@ -169,7 +171,7 @@ def _show(screen: Screen, results: Sequence[BenchResult]) -> None:
         made.add_row(
             each.scenario.title.replace("herd: ", "").replace("on one key of 200 ms", "on one key"),
             "–" if is_herd else rate(each),
-            Text("█" * cells, style),
+            *[Text("█" * cells, style) for _ in bars],
             duration(each.p50),
             duration(each.p99),
             round_trips(each),
