@@ -179,6 +179,9 @@ def test_the_commands_use_the_ring_of_the_settings(
     report = line("keys", "reencrypt", "--json", *SIGNED).data
     assert (report["examined"], report["rewritten"], report["after"]) == (1, 1, "")
     assert "0 answers of 3 records" in line("keys", "reencrypt", *SIGNED).out
+    wrong = line("keys", "reencrypt", "--after", "?", *SIGNED)
+    assert (wrong.status, "--after is not valid" in wrong.err) == (2, True)
+    assert "encryption" not in wrong.err
     entries = line("audit", "--json").data["actions"]
     assert [(entry["by"], entry["why"]) for entry in entries] == [
         ("ana", "new key (1 answer of 1 record)"),

@@ -7,17 +7,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from .._core.searching import named_ids
 from ..errors import UsageError
-from .exits import NO, USAGE, CommandEnded
+from .exits import NO, CommandEnded
 from .key_actions import need
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption
 from .output import Screen, counted
 from .settings import opened, settle
 
 __all__ = ["reencrypt_keys"]
-
-SHOWN = 10
-"""Unreadable keys that are named."""
 
 
 def reencrypt_keys(
@@ -51,13 +49,14 @@ def reencrypt_keys(
     """
     screen = Screen(json)
     need(by, why)
-    with opened(settle(store, config)) as receiver:
-        try:
-            report = receiver.reencrypt(limit=limit, after=after, by=by, why=why)
-        except UsageError as error:
-            raise CommandEnded(
-                f"{error}; in twicesafe.toml: [policy] encryption = 'file:/path'", USAGE
-            ) from error
+    settings = settle(store, config)
+    if settings.policy.encryption is None:
+        raise UsageError(
+            "there is nothing to re-encrypt with: set TWICESAFE_POLICY_ENCRYPTION=file:/path, or in "
+            "twicesafe.toml [policy] encryption = 'file:/path'"
+        )
+    with opened(settings) as receiver:
+        report = receiver.reencrypt(limit=limit, after=after, by=by, why=why)
     if json:
         screen.data(
             {
@@ -76,9 +75,8 @@ def reencrypt_keys(
         if report.after:
             screen.say(Text(f"more records follow: add --after {report.after}", "dim"))
     if report.unreadable:
-        named = ", ".join(report.unreadable[:SHOWN])
         raise CommandEnded(
-            f"{counted(len(report.unreadable), 'answer')} did not decrypt and stayed as they were ({named}…): "
-            "is their key in the key ring?",
+            f"{counted(len(report.unreadable), 'answer')} did not decrypt and stayed as they were "
+            f"({named_ids(report.unreadable)}): is their key in the key ring?",
             NO,
         )
