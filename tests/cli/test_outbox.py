@@ -94,6 +94,11 @@ def test_retry_and_skip(line: Line, parked: str):
     assert (act["lane"], act["action"], act["by"], act["why"]) == (parked, "skip", "ana", "bad")
 
 
+def test_what_was_resumed_before_a_lane_that_is_refused_is_said(line: Line, parked: str):
+    ran = line("outbox", "retry", parked, "f" * 32, "--by", "ana", "--why", "fixed")
+    assert (ran.status, "not parked" in ran.err, f"{parked} resumed" in ran.out) == (1, True, True)
+
+
 def test_retry_all(line: Line, parked: str):
     ran = line("outbox", "retry", "--all", "--by", "ana", "--why", "fixed", "--json")
     assert ran.data["lanes"] == [parked]

@@ -266,6 +266,7 @@ def _resume(
     screen = Screen(json)
     if bool(lanes) == everything:
         raise UsageError("name the lanes" if skipping else "name the lanes, or give --all")
+    word = "skipped the failed message and resumed" if skipping else "resumed"
     done: list[str] = []
     with _opened(store, config) as outbox:
         for lane in lanes or _every(outbox):
@@ -274,11 +275,9 @@ def _resume(
             except UsageError as error:
                 raise CommandEnded(str(error), NO, "Refused") from error
             done.append(lane)
+            screen.say(Text("✓", "green"), f"{lane} {word}")
     if json:
         screen.data({"lanes": done})
-    word = "skipped the failed message and resumed" if skipping else "resumed"
-    for lane in done:
-        screen.say(Text("✓", "green"), f"{lane} {word}")
 
 
 def _every(outbox: Outbox) -> Iterator[str]:
