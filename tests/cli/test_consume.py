@@ -96,6 +96,11 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(line: Line, stream
     text = line("dead-letters", "list", *look, store=False)
     assert "no such customer" in " ".join(text.out.split())
     assert "1 dead letter" in text.out
+    none = line("dead-letters", "list", *look, "--reason", "other", store=False).out
+    assert "no dead letter matches" in none
+    assert "stopped after" not in none
+    few = line("dead-letters", "list", *look, "--limit", "1", store=False).out
+    assert "stopped after the oldest 1 letter: --limit 10 reads more" in " ".join(few.split())
     shown = line("dead-letters", "show", "bad", *look, "--json", store=False).data["letters"][0]
     assert shown["headers"]["twicesafe-dead-consumer"] == "billing"
     assert '{"cents": 5}' in line("dead-letters", "show", "bad", *look, store=False).out

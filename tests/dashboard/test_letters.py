@@ -110,6 +110,19 @@ async def test_hidden_reasons_cannot_be_guessed_piece_by_piece(visit: Enter, pla
     assert len(left(place)) == 3
 
 
+async def test_a_list_says_that_there_are_more_letters_than_it_has_read(
+    visit: Enter, place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("twicesafe.dashboard._app.LETTERS", 2)
+    visitor = visit(dead_letters=place.dead_url)
+    for query, shown in (("", 2), ("?reason=other", 0)):
+        page = await visitor.get(f"/dead-letters{query}")
+        assert page.text.count('class="card letter"') == shown
+        assert "Only the oldest 2 were read" in words(page)
+    monkeypatch.undo()
+    assert "were read" not in words(await visitor.get("/dead-letters"))
+
+
 async def test_an_async_receiver_acts_on_letters_too(place: Place):
     async with AsyncReceiver.open(place.store) as receiver:
         app = dashboard(receiver, resolve_access=lambda _: ALL, dead_letters=place.dead_url)

@@ -65,14 +65,12 @@ def list_letters(
     Example: [cyan]twicesafe dead-letters list --from 'redis://localhost?stream=orders.dead&group=ops'[/]
     """
     screen = Screen(json)
-    letters = list(filter(LetterFilter((), reason, topic), _look(source, limit)))
+    found = _look(source, limit)
+    letters = list(filter(LetterFilter((), reason, topic), found))
     if json:
         screen.data({"letters": [_data(one) for one in letters]})
         return
     screen.place(mask(source))
-    if not letters:
-        screen.say("there are no dead letters")
-        return
     made = table("id", "key", "from", "error", "reason")
     for one in letters:
         made.add_row(
@@ -82,8 +80,16 @@ def list_letters(
             Text(visible(one.error)),
             Text(visible(one.reason)[:80]),
         )
-    screen.out.print(made)
-    screen.say(counted(len(letters), "dead letter"))
+    if letters:
+        screen.out.print(made)
+        screen.say(counted(len(letters), "dead letter"))
+    else:
+        screen.say("no dead letter matches" if found else "there are no dead letters")
+    if len(found) >= limit:
+        said = (
+            f"stopped after the oldest {counted(limit, 'letter')}: --limit {limit * 10} reads more"
+        )
+        screen.say(Text(said, "dim"))
 
 
 def show(

@@ -46,6 +46,8 @@ UP_TO: Final = 10_000
 """Matches are counted up to here; a dry run counts all."""
 AUDITED: Final = 200
 """Actions on the audit page."""
+LETTERS: Final = 200
+"""Dead letters that the list reads."""
 REFRESH: Final = 10
 """Seconds between two loads of the live overview."""
 
@@ -199,11 +201,10 @@ class Dashboard(Visits):
         if self._backend.letters_url is None:
             return self._html(visit, "letters", letters=None, choice=Choice())
         choice = Choice.read(visit.fields, visit.access)
-        found = list(filter(choice.which, await self._backend.letters()))
+        found, is_cut = await look(self._backend, choice, LETTERS)
         rows = letter_rows(found, visit.access)
-        return self._html(
-            visit, "letters", letters=rows, choice=choice, actions=LETTER_ACTIONS.values()
-        )
+        shown: dict[str, Any] = {"choice": choice, "actions": LETTER_ACTIONS.values()}
+        return self._html(visit, "letters", letters=rows, read=LETTERS if is_cut else 0, **shown)
 
     async def _audit(self, visit: Visit) -> Response:
         entries = await self._backend.audit_log(AUDITED)

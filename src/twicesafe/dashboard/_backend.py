@@ -53,7 +53,6 @@ T = TypeVar("T")
 SAMPLE: Final = 1000
 """How many of the newest records the overview looks at."""
 LANES: Final = 200
-LETTERS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +299,7 @@ class Backend:
             return None
         return found
 
-    async def letters(self, most: int = LETTERS) -> list[Letter]:
+    async def letters(self, most: int) -> list[Letter]:
         """The oldest dead letters. They stay where they are."""
         url = self.letters_url
         assert url is not None

@@ -95,10 +95,10 @@ class Choice:
         return ", ".join(filter(None, found)) or "every letter"
 
 
-async def look(backend: Backend, choice: Choice) -> tuple[list[Letter], bool]:
+async def look(backend: Backend, choice: Choice, most: int = MOST) -> tuple[list[Letter], bool]:
     """The letters that are chosen, and whether there may be more of them than were read."""
-    found = await backend.letters(MOST)
-    return list(filter(choice.which, found)), len(found) >= MOST
+    found = await backend.letters(most)
+    return list(filter(choice.which, found)), len(found) >= most
 
 
 async def act_on_letters(
