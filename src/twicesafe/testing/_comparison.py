@@ -100,15 +100,18 @@ def same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(same, one, other))
     if "__eq__" not in _defined(type(one)) and hasattr(one, "__dict__") and not callable(one):
         return one is other or same(vars(one), vars(other))
-    if one != other:
+    if not one == other:  # noqa: SIM201 - what `__eq__` says counts
         return bool(one != one and other != other)  # noqa: PLR0124 - NaN
-    return not is_dataclass(one) or all(_agree(one, other, field.name) for field in fields(one))
+    return not is_dataclass(one) or all(
+        _agree(getattr(one, each.name), getattr(other, each.name))
+        for each in fields(one)
+        if each.compare
+    )
 
 
-def _agree(one: Any, other: Any, field: str) -> bool:
-    """Whether a field of two equal objects is the same, or one that their ``__eq__`` does not look at."""
-    mine, theirs = getattr(one, field), getattr(other, field)
-    return same(mine, theirs) or mine != theirs
+def _agree(one: Any, other: Any) -> bool:
+    """Fields of two equal objects: if they differ, or are arrays, the ``__eq__`` of the objects has judged them."""
+    return (one == other) is not True or same(one, other)
 
 
 def refuse_unseen(name: str, before: Any, after: Any) -> None:
