@@ -99,6 +99,21 @@ def test_new_keys_from_the_records_alone():
     assert sum(int(n) for n in re.findall(r"UTC: (\d+) done", drawn.svgs[0])) == 300
 
 
+def test_records_of_twicesafe_itself_are_no_new_keys():
+    """A follower's record is old, and changes with every pass."""
+    newest = [
+        record(
+            created_at=NOW - timedelta(minutes=n), changed_at=NOW - timedelta(minutes=n, seconds=-1)
+        )
+        for n in range(10)
+    ]
+    began = NOW - timedelta(days=400)
+    follower = record(scope=("twicesafe.follow", "eu"), created_at=began, changed_at=NOW)
+    page = overview(look(newest=[follower, *newest]))
+    assert page.figures == overview(look(newest=newest)).figures
+    assert tiles(page) == tiles(overview(look(newest=newest)))
+
+
 def test_without_observers_the_page_says_why_there_are_no_duplicates():
     page = overview(look())
     assert "observers=[LogObserver()]" in page.missing

@@ -17,6 +17,7 @@ from typing import Final
 from .._core.health import Check, Health, Recent
 from .._core.outbox.requests import Depth
 from .._edges.readable import ago
+from .._values.own_records import is_own
 from .._values.quantities import bytes_text, counted, duration_text, percent_text
 from .._values.records import Record, State, Stats
 from ..observers._activity import Activity, Slice, Trouble
@@ -129,17 +130,18 @@ class Overview:
 
 
 def overview(look: OverviewData) -> Overview:
-    measured = measured_from(look.newest)
+    newest = [record for record in look.newest if not is_own(record.scope)]
+    measured = measured_from(newest)
     stats = look.stats
     return Overview(
         status=look.health.status,
         headline=_headline(look.health),
         counted=f"counted {ago(look.counted_at, look.now)}" if stats else "not counted",
         tasks=tuple(_tasks(stats, look.depth)),
-        tiles=tuple(_tiles(look, measured)),
+        tiles=tuple(_tiles(look, newest, measured)),
         states=tuple(_states(stats)),
         share_bar=shares(stats),
-        figures=(*_of_this_process(look), new_keys(look.newest, look.now, measured)),
+        figures=(*_of_this_process(look), new_keys(newest, look.now, measured)),
         missing=look.problem or ("" if look.seen else _missing(look.window, measured)),
         trouble=_troubles(look.seen),
         checks=tuple(sorted(look.health.checks, key=lambda check: _ORDER[check.status])),
@@ -196,7 +198,7 @@ def _tasks(stats: Stats | None, depth: Depth | None) -> list[Task]:
     return found
 
 
-def _tiles(look: OverviewData, measured: Measured) -> list[Tile]:
+def _tiles(look: OverviewData, newest: Sequence[Record], measured: Measured) -> list[Tile]:
     found: list[Tile] = []
     stats, seen = look.stats, look.seen
     if seen is not None:
@@ -216,7 +218,7 @@ def _tiles(look: OverviewData, measured: Measured) -> list[Tile]:
         note = f"{stats.expired:,} past their retention" if stats.expired else "none to sweep"
         found.append(Tile(label="Records", value=f"{stats.total:,}", note=note))
         found += _size(stats, measured)
-    found += _run_times(look.newest)
+    found += _run_times(newest)
     if look.depth is not None:
         note = (
             f"oldest {duration_text(look.depth.oldest_age)}" if look.depth.pending else "none waits"

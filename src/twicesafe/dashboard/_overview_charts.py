@@ -114,13 +114,12 @@ def new_keys(newest: Sequence[Record], now: datetime, measured: Measured) -> Fig
     title = "New keys"
     if measured.records < 2 or not measured.span:
         return Figure(title=title, empty="There are too few records to draw.")
-    found = [record for record in newest if record.scope[:1] != ("twicesafe",)]
     width = next((w for w in _WIDTHS if measured.span / w <= BINS - 2), _WIDTHS[-1])
-    last = int(max(r.created_at.timestamp() for r in found) // width)
-    first = int(min(r.created_at.timestamp() for r in found) // width)
+    last = int(max(r.created_at.timestamp() for r in newest) // width)
+    first = int(min(r.created_at.timestamp() for r in newest) // width)
     bins = min(last - first + 1, 10 * BINS)
     tally: dict[int, dict[str, int]] = {}
-    for record in found:
+    for record in newest:
         kind = next(kind for kind, states, _ in _GROUPS if record.state in states)
         one = tally.setdefault(int(record.created_at.timestamp() // width) - first, {})
         one[kind] = one.get(kind, 0) + 1
