@@ -120,3 +120,17 @@ def test_what_is_gone_or_forgotten_is_said(receiver: Receiver):
     receiver.clock.advance(40 * 86400)  # type: ignore[attr-defined]
     receiver.sweep()
     assert raced(receiver, record, REQUESTS["release"], lambda: None)[0] is ActionResult.GONE
+
+
+@pytest.mark.parametrize("verb", REQUESTS)
+@pytest.mark.parametrize("scope", ["twicesafe", "twicesafe.regions", "twicesafe.follow"])
+def test_what_twicesafe_keeps_for_itself_is_not_changed_with_others(
+    receiver: Receiver, verb: str, scope: str
+):
+    """A register whose epochs are forgotten has no region for a home."""
+    receiver.process(Key("eu", (scope, "homes"), absolute=True), lambda: 1)
+    before = listed(receiver)
+    flow = act_on_listed(before, REQUESTS[verb](receiver, before))
+    fate, why = receiver._runtime.run(flow)
+    assert (fate, "name this key alone" in why) == (ActionResult.REFUSED, True)
+    assert listed(receiver) == before

@@ -3,7 +3,8 @@
 A list is out of date when an operator acts on it. So each record is read again right before the
 action, and the store compares the fence and the lease in the same atomic request. A run that started or
 was renewed meanwhile keeps its claim, and an answer that was recorded meanwhile stays. Work that a
-worker is running is not touched.
+worker is running is not touched, nor are the records of twicesafe itself: without its register, a home would have no
+region.
 
 The command line and the dashboard both use `act_on_listed` for all records that match.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import enum
 from typing import TypeAlias
 
+from .._values.own_records import is_own
 from .._values.records import Record, Row, State
 from ..errors import StoreUnavailableError, TwicesafeError
 from .commands import Flow
@@ -42,6 +44,11 @@ def act_on_listed(record: Record, act: Flow[None] | None) -> Flow[ActionReport]:
     """
     if record.key is None or act is None:
         return ActionResult.REFUSED, "it is forgotten: nothing is left to change"
+    if is_own(record.scope):
+        return (
+            ActionResult.REFUSED,
+            "twicesafe keeps it for itself: to change it, name this key alone",
+        )
     asked = record.key.id
     found = _difference(record, (yield Read(asked)))
     if found is not None:
