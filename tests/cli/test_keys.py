@@ -349,10 +349,13 @@ def test_without_a_stdin_no_question_is_asked_and_nothing_is_read(
         ("--value", "{"),
         ("--value", ""),
         ("--value-file", "no-such-file"),
+        ("--value", '"\udcff"'),  # a byte that is no UTF-8, as the shell passes it
+        ("--value-file", "latin-1.json"),
     ],
 )
 def test_a_wrong_answer_changes_nothing(line: Line, receiver: Receiver, value: tuple[str, ...]):
     held(receiver, Key("tx-1"))
+    Path("latin-1.json").write_bytes(b'"\xff"')
     assert line("keys", "resolve", "tx-1", *value, *ACT).status == 2
     assert receiver.record("tx-1").state is State.HELD
 

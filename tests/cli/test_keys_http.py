@@ -51,6 +51,12 @@ def test_a_body_may_be_in_a_file_or_absent(line: Line, layer: Receiver, tmp_path
     assert answer(layer) == StoredResponse(200, (), octets)
 
 
+def test_a_body_on_the_command_line_is_bytes(line: Line, layer: Receiver):
+    typed = b"caf\xe9".decode(errors="surrogateescape")
+    assert line("keys", "resolve", *NAMED, "--status", "200", "--body", typed, *ACT).status == 0
+    assert answer(layer) == StoredResponse(200, (), b"caf\xe9")
+
+
 def test_no_body_is_an_empty_one(line: Line, layer: Receiver):
     assert line("keys", "resolve", *NAMED, "--status", "204", *ACT).status == 0
     assert answer(layer) == StoredResponse(204, (), b"")

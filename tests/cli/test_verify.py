@@ -119,6 +119,7 @@ def test_for_programs(verify: Callable[..., Ran]):
         (("cornershop:missing", *ORDER), "no function 'missing'"),
         (("cornershop:shelf", *ORDER), "no function 'shelf'"),
         (("cornershop:charge", "--input", "o-1"), "is not JSON"),
+        (("cornershop:charge", "--input", '"\udcff"'), "is not JSON"),
         (("cornershop:charge", *ORDER, "--kill"), "outlives its process"),
     ],
 )

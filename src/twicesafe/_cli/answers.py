@@ -41,7 +41,7 @@ def answer_of(text: str | None, path: Path | None) -> Any:
         raise CommandEnded("give one answer: either --value JSON or --value-file PATH", USAGE)
     try:
         return msgspec.json.decode(_read_bytes(text, path))
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise CommandEnded(
             f"the answer is not JSON ({error}); text needs quotes: '\"paid\"'", USAGE
         ) from error
@@ -49,7 +49,7 @@ def answer_of(text: str | None, path: Path | None) -> Any:
 
 def _read_bytes(text: str | None, path: Path | None) -> bytes:
     if text is not None:
-        return text.encode()
+        return text.encode("utf-8", "surrogateescape")  # the bytes that the shell has passed
     assert path is not None
     if str(path) == "-" and sys.stdin is None:
         raise CommandEnded("cannot read -: stdin is closed", USAGE)

@@ -160,7 +160,7 @@ def _try(what: str, function: Callable[[], Any]) -> None:
 def _argument(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise UsageError(
             f"--input {text[:40]!r} is not JSON ({error}); text needs quotes: '\"o-1\"'"
         ) from error
