@@ -95,7 +95,7 @@ class HandlerCase:
         return self.handler(*args, **kwargs)
 
 
-def is_async_function(handler: Callable[..., Any]) -> bool:
+def is_async_function(handler: Any) -> bool:
     """Whether it is declared ``async``. (If a wrapper hides this, it is detected at its first run.)"""
     inner = _inner(handler)
     return any(map(inspect.iscoroutinefunction, (inner, getattr(inner, "__call__", None))))  # noqa: B004
