@@ -52,7 +52,8 @@ def version_of(scope: Scope) -> tuple[int, ...]:
 
 
 class InnerScope:
-    """The scope for the application: a copy without the extensions that bypass the recording.
+    """The scope for the application. It is the outer scope, unless the application must not see all of it:
+    then it is a copy without the key's fields or the extensions that bypass the recording.
 
     Routers write `route`, `endpoint` and `path_params` into it. `copy_to_outer` copies them to the
     outer scope, where outer middleware looks for them.
@@ -61,25 +62,28 @@ class InnerScope:
     __slots__ = ("_known", "_outer", "scope")
 
     def __init__(self, outer: Scope, rules: HttpRules, *, records: bool = True) -> None:
-        self._outer = outer
-        self.scope: Scope = dict(outer)
+        changes: dict[str, Any] = {}
         hidden = rules.hidden
         if hidden:
-            self.scope["headers"] = [line for line in outer["headers"] if line[0] not in hidden]
+            changes["headers"] = [line for line in outer["headers"] if line[0] not in hidden]
         extensions = outer.get("extensions")
         if records and extensions and any(name in extensions for name in _BY_FILE):
             kept = {name: each for name, each in extensions.items() if name not in _BY_FILE}
-            self.scope["extensions"] = kept
-        self._known = dict(self.scope)
+            changes["extensions"] = kept
+        self._outer = outer
+        self.scope: Scope = {**outer, **changes} if changes else outer
+        self._known: Scope | None = {**self.scope} if changes else None
 
     def copy_to_outer(self) -> None:
         """Copy what the application has changed since the last call."""
         now, known = self.scope, self._known
-        if list(now) == list(known) and all(map(is_, now.values(), known.values())):
+        if known is None or (
+            list(now) == list(known) and all(map(is_, now.values(), known.values()))
+        ):
             return
         for name, value in now.items():
-            if name not in _OURS and self._known.get(name, self) is not value:
-                self._known[name] = self._outer[name] = value
+            if name not in _OURS and known.get(name, self) is not value:
+                known[name] = self._outer[name] = value
 
 
 async def whole_body(receive: Receive, rules: HttpRules) -> bytes | None:
