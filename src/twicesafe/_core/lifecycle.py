@@ -227,23 +227,14 @@ def complete(row: Row | None, ask: Complete, now: int) -> tuple[Ack, Row | None]
     if state is not _IN_PROGRESS and state not in (State.HELD, State.PARKED):
         return Ack.LOST, None
     assert ask.state is _COMPLETED or ask.state is _FAILED
-    return _OK, Row(
-        row.id,
-        row.scope,
-        row.value,
-        ask.state,
-        row.fence,
-        row.attempt,
-        row.owner,
-        0,
-        row.created_at,
-        now,
-        now + ask.retention,
-        row.hold,
-        row.cause,
-        row.fingerprint,
-        ask.result,
-        ask.error,
+    return _OK, replace(
+        row,
+        state=ask.state,
+        lease_until=0,
+        changed_at=now,
+        expires_at=now + ask.retention,
+        result=ask.result,
+        error=ask.error,
     )
 
 

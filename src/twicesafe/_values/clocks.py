@@ -36,6 +36,12 @@ since_boot: WorkerClock = (
 )
 """Seconds since boot, sleep included where the system counts it."""
 
+_since_boot_ns: Callable[[], int] = (
+    functools.partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic_ns
+)
+
 
 def wall_clock() -> int:
     """Milliseconds since 1970."""
@@ -43,14 +49,14 @@ def wall_clock() -> int:
 
 
 def since_boot_ms() -> int:
-    return int(since_boot() * 1000)
+    return _since_boot_ns() // 1_000_000
 
 
 def clock_from(offset: int) -> Callable[[], int]:
     """A clock: the milliseconds since boot, plus this offset."""
 
     def now() -> int:
-        return int(since_boot() * 1000) + offset
+        return _since_boot_ns() // 1_000_000 + offset
 
     return now
 
