@@ -259,7 +259,7 @@ class ResponseCodec:
             ) from error
         if len(flat) % 2:
             raise CorruptRecordError("the stored response has a field without a value")
-        headers = tuple(zip(flat[::2], flat[1::2], strict=True))
+        headers = tuple(zip(flat[::2], flat[1::2]))  # noqa: B905 - equally long: see above
         problem = _problem(status, headers)
         if problem:
             raise CorruptRecordError(f"the stored response was changed: {problem}")
