@@ -138,8 +138,8 @@ break_source(
     "routes stay inside",
     bug="metrics and traces outside of the layer see no route of a request with a key",
     file="asgi/_messages.py",
-    old="self._known[name] = self._outer[name] = value",
-    new="self._known[name] = value",
+    old="known[name] = self._outer[name] = value",
+    new="known[name] = value",
     tests=[f"{STARLETTE}::test_layers_outside_see_the_route_of_a_request"],
 )
 break_source(
