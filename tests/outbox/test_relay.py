@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -670,6 +671,50 @@ def test_postgresql_text_that_the_default_encoding_of_a_session_cannot_hold(
         ("€", "☃"),
     ]
     relays.close()
+
+
+@pytest.fixture(params=["LATIN1", "WIN1252"])
+def postgres_url_not_utf8(postgres: Any, request: Any) -> Iterator[str]:
+    name = f"t_{request.param.lower()}_{uuid.uuid4().hex[:6]}"
+    postgres.execute(
+        f"CREATE DATABASE {name} ENCODING '{request.param}' TEMPLATE template0"
+        " LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    try:
+        yield postgres.url_of(name)
+    finally:
+        postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "asyncpg"])
+def test_an_error_that_the_encoding_of_the_database_cannot_hold(
+    postgres_url_not_utf8: str, kind: str
+):
+    """Such a text, or an operator's name or reason, is kept with escapes: the relay goes on."""
+    url = postgres_url_not_utf8
+    if kind == "asyncpg":
+        url = url.replace("postgresql://", "postgresql+asyncpg://")
+    relays = RelayMode(kind if kind == "sync" else "async", url)
+    broker = Broker() if kind == "sync" else AsyncBroker()
+    with Outbox.open(postgres_url_not_utf8) as outbox:
+        with psycopg.connect(postgres_url_not_utf8) as connection:
+            outbox.add(connection, topic="t", body="bad", key="é")
+            outbox.add(connection, topic="t", body="worse", key="k")
+            outbox.add(connection, topic="t", body="good")
+        relay = relays.relay(broker, max_attempts=1)
+        broker.refuses, broker.why = {"worse"}, ValueError("clé")
+        assert relay.drain() == 2
+        (lane,) = outbox.parked()
+        assert lane.error == "ValueError: clé"
+        outbox.retry(lane.lane, by="ana")
+        broker.why = ValueError("clé ☃")
+        assert relay.drain() == 0
+        (lane,) = outbox.parked()
+        assert lane.error == r"ValueError: cl\xe9 \u2603"
+        outbox.skip(lane.lane, by="☃", why="…")
+        assert outbox.parked() == []
+    relays.close()
+    assert broker.bodies == ["bad", "good"]
 
 
 # --- wrong settings ------------------------------------------------------------------------------------

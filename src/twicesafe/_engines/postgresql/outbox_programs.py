@@ -13,19 +13,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
-from ..._core.outbox.requests import GATES, Added, OutboxRequest, Reply
+import msgspec
+
+from ..._core.outbox.requests import GATES, Added, OutboxRequest, Reply, Settle, Unpark
+from ...errors import StoreError
 from ...stores._base import Program
 from ..sql.commands import Change, Query, dollars
 from ..sql.migrations import Schema
 from ..sql.outbox_dialect import WRITTEN, gates_of, values_of
 from ..sql.outbox_programs import OutboxPrograms, RunProgram, SqlOutboxPort
 from .schema import PostgresSchema
-from .settings import percents
+from .settings import code_of, percents
 from .statements import CHANNEL, NOW
 
 __all__ = ["PostgresOutbox", "PostgresOutboxPort", "PostgresOutboxSchema", "wakeup_id"]
+
+T = TypeVar("T")
+
+_UNTRANSLATABLE: Final = "22P05"
+"""SQLSTATE: the encoding of the database lacks a character."""
 
 _OURS: Final = 0x7C5AF << 42
 """The first of our advisory locks: all users of the database share their numbers."""
@@ -95,10 +103,35 @@ class PostgresOutbox(OutboxPrograms):
         columns = zip(*map(values_of, added), strict=True)
         yield Query(self._add, (gates_of(added), *map(list, columns)))
 
+    def outbox_settle(self, ask: Settle) -> Program[int]:
+        if not ask.setbacks:
+            return super().outbox_settle(ask)
+        setbacks = [msgspec.structs.replace(it, error=_escaped(it.error)) for it in ask.setbacks]
+        plain = msgspec.structs.replace(ask, setbacks=setbacks)
+        return _first_possible(super().outbox_settle(ask), super().outbox_settle(plain))
+
+    def outbox_unpark(self, ask: Unpark) -> Program[bool]:
+        plain = msgspec.structs.replace(ask, by=_escaped(ask.by), why=_escaped(ask.why))
+        return _first_possible(super().outbox_unpark(ask), super().outbox_unpark(plain))
+
     def awaits(self, owner: bytes) -> Program[bool]:
         """From now on, `add` notifies this relay. False: a message is there already."""
         yield Change(self._sleep, (owner,))
         return not (yield Query(self._ready, (owner,)))[0][0]
+
+
+def _first_possible(exact: Program[T], plain: Program[T]) -> Program[T]:
+    """The plain program, if the encoding of the database lacks a character of the exact one."""
+    try:
+        return (yield from exact)
+    except StoreError as error:
+        if code_of(error) != _UNTRANSLATABLE:
+            raise
+    return (yield from plain)
+
+
+def _escaped(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
 
 
 class PostgresOutboxPort(SqlOutboxPort):
