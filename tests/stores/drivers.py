@@ -73,6 +73,10 @@ class DriverReceiver(AnyReceiver):
     def store(self) -> Any:
         return self.receiver.store
 
+    def ask(self, port: Any, request: Any) -> Any:
+        """One request to the store or to its outbox."""
+        return self._end(port.perform(request))
+
 
 def url_for(kind: str, url: str) -> str:
     scheme = "postgresql+asyncpg:" if kind == "asyncpg" else "postgresql:"

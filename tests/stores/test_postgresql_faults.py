@@ -17,8 +17,11 @@ import pytest
 from tests.kill.gathering import crowd, runs
 from tests.stores.drivers import KINDS, DriverReceiver, url_for
 from tests.stores.load import RESTARTS, Tasks, Threads, survive
-from twicesafe import AsyncReceiver, Policy, Receiver, StoreUnavailableError
+from twicesafe import AsyncReceiver, Key, Policy, Receiver, StoreUnavailableError
 from twicesafe._core import settling
+from twicesafe._core.durable.run_requests import LoadRun
+from twicesafe._core.outbox.requests import Backlog, ParkedLanes, Prepare
+from twicesafe._core.protocol import Browse, Read, Survey
 from twicesafe._engines.postgresql import connections
 from twicesafe._runtime import event_loop
 
@@ -234,3 +237,35 @@ async def test_a_server_without_a_connection_left_records_what_it_let_run(
             for _ in range(2):
                 assert (await receiver.process("k", say)).value == "done"
     assert runs == ["ran"]
+
+
+# --- an idle connection that was cut -----------------------------------------------------------
+
+
+def test_a_read_after_the_server_cut_idle_connections(kind: str, postgres_url: str):
+    """A pooler, a firewall or idle_session_timeout does it. No caller is told."""
+    with DriverReceiver(kind, postgres_url) as client:
+        client.process("k", str, 1)
+        store = client.store
+        outbox = store.outbox
+        client.ask(outbox, Prepare())
+        reads = [
+            (store, Read(Key("k").id)),
+            (store, Survey()),
+            (store, Browse(limit=10)),
+            (store, LoadRun(Key("k").id)),
+            (outbox, Backlog()),
+            (outbox, ParkedLanes(limit=10)),
+        ]
+        for port, request in reads:
+            before = client.ask(port, request)
+            cut_all(postgres_url)
+            assert client.ask(port, request) == before
+
+
+def cut_all(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )

@@ -31,6 +31,7 @@ from .doctor import findings, settings_program
 from .generations import programs_of, schema_of
 from .outbox_programs import PostgresOutbox, wakeup_id
 from .programs import PostgresPrograms
+from .request_programs import READS
 from .session import set_up_session
 from .settings import Settings, pooler_met
 from .statements import NOW
@@ -84,8 +85,23 @@ class LoopConnections:
             await self._ends.connect()
 
     def perform_alone(self, request: Request) -> Coroutine[Any, Any, Any]:
+        if request.op in READS:
+            return self.read(PERFORM, request)
         connection = self._locked if request.op in CLAIMS else self.other
         return connection.run(PERFORM, request)
+
+    async def read(
+        self, chosen: Callable[[AsyncStoreBase], Callable[..., Program[T]]], *words: Any
+    ) -> T:
+        """The async version of `PostgresStore._read`."""
+        clock = asyncio.get_running_loop().time
+        soon = clock() + self._store.settings.timeout / 2
+        try:
+            return await self.other.run(chosen, *words)
+        except StoreUnavailableError:
+            if clock() > soon:
+                raise
+        return await self.other.run(chosen, *words)
 
     async def perform_many(self, requests: Sequence[Request]) -> list[Any]:
         answers: list[Any] = []
@@ -273,7 +289,9 @@ class _AsyncOutboxPort(AsyncOutboxPort):
 
     async def perform(self, request: OutboxRequest[Reply]) -> Reply:
         program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
-        return await self._loops.here().other.run(lambda _: program, request)
+        here = self._loops.here()
+        run = here.read if request.reads else here.other.run
+        return await run(lambda _: program, request)
 
     async def listen(self, owner: bytes, seconds: float) -> None:
         awaits = self.programs.awaits

@@ -139,15 +139,18 @@ class PostgresOutboxPort(SqlOutboxPort):
         self,
         programs: PostgresOutbox,
         run: RunProgram,
+        read: Callable[[Callable[[], Program[Any]]], Any],
         wait: Callable[[bytes, float, Callable[[], Program[bool]]], None],
     ) -> None:
         super().__init__(programs)
-        self._run, self._wait = run, wait
+        self._run, self._read, self._wait = run, read, wait
         self._awaits = programs.awaits
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
-        program: Program[Reply] = getattr(self.programs, request.op)(request)
-        return self._run(program)
+        program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
+        if request.reads:
+            return self._read(lambda: program(request))  # type: ignore[no-any-return]
+        return self._run(program(request))
 
     def listen(self, owner: bytes, seconds: float) -> None:
         self._wait(wakeup_id(owner), seconds, lambda: self._awaits(owner))

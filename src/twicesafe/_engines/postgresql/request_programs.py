@@ -28,10 +28,13 @@ from .sweep_and_search import SweepAndSearch
 if TYPE_CHECKING:
     from .programs import PostgresPrograms
 
-__all__ = ["RequestPrograms"]
+__all__ = ["READS", "RequestPrograms"]
 
 _RACES: Final = 5
 """How often a lost race is repeated before the request is decided under a lock."""
+
+READS: Final = READING | {"load_run"}
+"""Requests that may run again after a lost connection: they change nothing."""
 
 UNLOCKED: Final = frozenset({"sweep", "find_due", "tidy_runs", "load_run"})
 """Requests whose statements are each atomic: they need no transaction around them."""

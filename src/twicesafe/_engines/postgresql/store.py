@@ -26,6 +26,7 @@ from .generations import programs_of, schema_of
 from .moving import PostgresMoves
 from .outbox_programs import PostgresOutbox, PostgresOutboxPort
 from .programs import PostgresPrograms
+from .request_programs import READS
 from .session import set_up_session
 from .settings import NOT_FREE, Settings, code_of, explain, percents, pooler_met
 from .statement_runner import StatementRunner
@@ -67,7 +68,7 @@ class PostgresStore(Store):
         self._schema = schema_of(settings, UNMARKED)
         self.programs = programs_of(settings, WIDE, UNMARKED, now)
         outbox = PostgresOutbox(settings.table, settings.schema, UNMARKED, now, settings.migrate)
-        self._outbox = PostgresOutboxPort(outbox, self._run, self._wait)
+        self._outbox = PostgresOutboxPort(outbox, self._run, self._read, self._wait)
         self._kind = connection_class(settings)
         self._pool: Pool[Any] = Pool(self._connect, settings.pool, settings.timeout)
         self._listener = Listener(self._connect_listener)
@@ -104,6 +105,8 @@ class PostgresStore(Store):
 
     def perform(self, request: Request) -> Any:
         try:
+            if request.op in READS:
+                return self._read(lambda: self.programs.perform(request))
             return self._run(self.programs.perform(request))
         except SchemaVersionError:
             return self._follow_migration(lambda: self.programs.perform(request))
@@ -207,6 +210,16 @@ class PostgresStore(Store):
             with self._pool.connection() as connection:  # raises if the tables now keep generations
                 drive(self._schema.version(), connection.perform)
             raise
+
+    def _read(self, program: Callable[[], Program[T]]) -> T:
+        """Run a program that writes nothing. It runs once more if its connection was lost while it was idle."""
+        soon = time.monotonic() + self.settings.timeout / 2
+        try:
+            return self._run(program())
+        except StoreUnavailableError:
+            if time.monotonic() > soon:
+                raise
+        return self._run(program())
 
     def _tapped(self, connection: Any) -> Callable[[Any], Any]:
         tap = self._tap
