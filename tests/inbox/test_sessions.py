@@ -80,6 +80,25 @@ def test_character_sets_of_mariadb(shop_of: Callable[[str], Shop], kind: str, na
     assert (*texts, json.loads(headers)["text"]) == (TEXT,) * 3
 
 
+@pytest.mark.parametrize("kind", ENGINES["mariadb"])
+def test_a_session_of_mariadb_that_compares_in_utf16(
+    shop_of: Callable[[str], Shop], kind: str
+) -> None:
+    """Numbers as text get the character set of `collation_connection`: two bytes for each digit."""
+    shop = shop_of(kind)
+    shop.door.sql("SET collation_connection = 'utf16_general_ci'")
+    shop.door.commit()
+    add = with_outbox(shop.door, shop.url)
+    with shop.door.transaction():
+        assert shop.accept("one")
+        assert not shop.accept("one")
+        assert shop.accept_many(["two", "one"]) == [True, False]
+        assert [shop.process("three", lambda: 3).replayed for _ in "12"] == [False, True]
+        add(TEXT)
+    ((_, *texts, headers),) = messages(shop.url)
+    assert (*texts, json.loads(headers)["text"]) == (TEXT,) * 3
+
+
 @pytest.mark.parametrize("options", [{"stream_results": True}, {"yield_per": 10}])
 @pytest.mark.parametrize(
     "kind", [kind for _, kind in ALL if kind.startswith(("sa-con", "sa-async:"))]

@@ -1,6 +1,7 @@
 """The record that a claim returns, as one column: PyMySQL takes longer for a column than the server for a row.
 
 Its numbers come first, as text. Then come its bytes without separators; the last numbers say how long they are.
+The numbers are in latin1 (see ``_latin1``), because the caller's `collation_connection` may be in UTF-16.
 A large result is not put into one value with the rest: the server refuses such values above max_allowed_packet.
 """
 
@@ -19,8 +20,8 @@ LARGE: Final = 256 * 1024
 """Bytes of a result above which a claim is decided under a lock, from separate columns."""
 
 RECORD: Final = (
-    "CONCAT(CONCAT_WS(' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now},"
-    f" LENGTH(owner), IFNULL(LENGTH(fingerprint), -1), {_RESULT} IS NULL), ' ', id, owner,"
+    "CONCAT(CONCAT_WS(_latin1' ', state, fence, attempt, lease_until, changed_at, expires_at, hold, cause, {now},"
+    f" LENGTH(owner), IFNULL(LENGTH(fingerprint), -1), {_RESULT} IS NULL), _latin1' ', id, owner,"
     f" IFNULL(fingerprint, x''), IF(LENGTH(result) > {LARGE:d}, NULL, IFNULL({_RESULT}, x''))) AS record"
 )
 """NULL: there is no row, or its result is large."""
