@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from twicesafe._core.durable.run_requests import (
     Submit,
     TidyRuns,
 )
+from twicesafe._core.outbox.requests import Fetch, Prepare, lane_of
 from twicesafe._core.protocol import Ack, Complete, Read, Verdict
 from twicesafe._engines.postgresql.request_kinds import step_values
 from twicesafe._engines.sql.commands import Change, Query, atomically
@@ -295,3 +298,24 @@ def test_the_steps_of_an_older_record_are_dropped_in_one_pass(store: Any) -> Non
     with pytest.raises(StopIteration) as ended:
         adopting.send(3)
     assert ended.value.value == []
+
+
+def test_many_due_runs_where_sqlite_takes_few_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Builds differ in how many values a statement may have: 999, 32,766, 250,000."""
+    connect = sqlite3.connect
+
+    def connect_limited(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_limited)
+    keys = [Key(f"run-{number}") for number in range(1001)]
+    with opened(f"sqlite:///{tmp_path / 'x.db'}") as store:
+        store.perform_many([Submit(key, A, 60_000, function="f", arguments=b"j[]") for key in keys])
+        assert len(store.perform(FindDue(2000, 60_000)).runs) == len(keys)
+        store.outbox.perform(Prepare())
+        lanes = [lane_of(key.value, "") for key in keys]
+        assert store.outbox.perform(Fetch([0], 10, lanes)).rows == []

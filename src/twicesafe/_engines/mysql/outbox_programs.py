@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 from ..._core.outbox.requests import Added, OutboxRequest, Reply, Unpark
 from ...stores._base import Program
 from ..sql.commands import Change, Query
-from ..sql.outbox_dialect import COLUMNS, WRITTEN, all_values_of, gates_of, inlined, marked
+from ..sql.outbox_dialect import COLUMNS, WRITTEN, all_values_of, gates_of, inlined, lanes_inlined
 from ..sql.outbox_programs import OutboxPrograms, SqlOutboxPort
 from .programs import NOW, UTC_NOW, MysqlPrograms
 from .row_lookup import numbered
@@ -46,7 +46,7 @@ class MysqlOutbox(OutboxPrograms):
         return inlined(column, numbers)
 
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        return marked(column, lanes)
+        return lanes_inlined(column, lanes)
 
     upsert = staticmethod(MysqlPrograms.upsert)
 

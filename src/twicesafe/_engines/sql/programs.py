@@ -51,7 +51,7 @@ from .commands import (
 from .layouts import NARROW, Layout
 from .migrations import Schema
 from .run_programs import RunPrograms
-from .searching import SqlSearch
+from .searching import LOOKED_UP, SqlSearch
 
 __all__ = ["ACTS", "NOTHING_SWEPT", "READING", "SqlPrograms", "held_by_a_transaction"]
 
@@ -193,13 +193,14 @@ class SqlPrograms(SqlSearch):
 
     def load_all(self, ids: Sequence[bytes]) -> Program[dict[bytes, Row | StoreError]]:
         """The rows of these keys that exist, by their stored ids, or why one cannot be read."""
-        sql, values = self.among(ids)
         found: dict[bytes, Row | StoreError] = {}
-        for columns in (yield Query(self.mark(f"{self._select} WHERE {sql}"), values)):
-            try:
-                found[bytes(columns[0])] = self.row(columns)
-            except StoreError as error:
-                found[bytes(columns[0])] = error
+        for start in range(0, len(ids), LOOKED_UP):
+            sql, values = self.among(ids[start : start + LOOKED_UP])
+            for columns in (yield Query(self.mark(f"{self._select} WHERE {sql}"), values)):
+                try:
+                    found[bytes(columns[0])] = self.row(columns)
+                except StoreError as error:
+                    found[bytes(columns[0])] = error
         return found
 
     def among(self, ids: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:

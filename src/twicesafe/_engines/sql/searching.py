@@ -16,10 +16,10 @@ from ..._values.records import AuditEntry, Row, State, moment
 from ...stores._base import Program
 from .commands import Query, number_of, scope_of, scope_prefix, state_of
 
-__all__ = ["SqlSearch"]
+__all__ = ["LOOKED_UP", "SqlSearch"]
 
 LOOKED_UP: Final = 500
-"""Keys of audit entries that one statement looks up."""
+"""Keys that one statement looks up."""
 
 
 class SqlSearch:

@@ -10,7 +10,7 @@ from ..._values.clocks import wall_clock
 from ...stores._base import Program
 from ..sql.commands import Change
 from ..sql.migrations import Schema
-from ..sql.outbox_dialect import WRITTEN, all_values_of, inlined, marked
+from ..sql.outbox_dialect import WRITTEN, all_values_of, inlined, lanes_inlined
 from ..sql.outbox_programs import OutboxPrograms, RunProgram, SqlOutboxPort
 
 __all__ = ["CLOCK", "SqliteOutbox", "SqliteOutboxPort"]
@@ -41,7 +41,7 @@ class SqliteOutbox(OutboxPrograms):
         return inlined(column, numbers)
 
     def not_among(self, column: str, lanes: Sequence[bytes]) -> tuple[str, tuple[Any, ...]]:
-        return marked(column, lanes)
+        return lanes_inlined(column, lanes)
 
     def add(self, added: Sequence[Added]) -> Program[None]:
         created_at = wall_clock()  # SQLite has no clock
