@@ -77,6 +77,9 @@ class DriverReceiver(AnyReceiver):
         """One request to the store or to its outbox."""
         return self._end(port.perform(request))
 
+    def doctor(self) -> Any:
+        return self._end(self.store.doctor())
+
 
 def url_for(kind: str, url: str) -> str:
     scheme = "postgresql+asyncpg:" if kind == "asyncpg" else "postgresql:"

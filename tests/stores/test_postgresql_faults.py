@@ -243,7 +243,7 @@ async def test_a_server_without_a_connection_left_records_what_it_let_run(
 
 
 def test_a_read_after_the_server_cut_idle_connections(kind: str, postgres_url: str):
-    """A pooler, a firewall or idle_session_timeout does it. No caller is told."""
+    """A pooler, a firewall or idle_session_timeout does it."""
     with DriverReceiver(kind, postgres_url) as client:
         client.process("k", str, 1)
         store = client.store
@@ -261,6 +261,8 @@ def test_a_read_after_the_server_cut_idle_connections(kind: str, postgres_url: s
             before = client.ask(port, request)
             cut_all(postgres_url)
             assert client.ask(port, request) == before
+        cut_all(postgres_url)
+        assert client.doctor()
 
 
 def cut_all(url: str) -> None:

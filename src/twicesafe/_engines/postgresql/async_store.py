@@ -209,7 +209,7 @@ class AsyncStoreBase(AsyncStore):
         return await asyncio.to_thread(lambda: self.blocking_store().migrate(tell))
 
     async def doctor(self) -> list[Finding]:
-        run = self._loops.here().other.run
+        run = self._loops.here().read
         settings = await run(lambda _: settings_program)
         found = findings(settings, await run(lambda store: store._schema.version))
         return found + await run(lambda store: store.programs.upkeep)

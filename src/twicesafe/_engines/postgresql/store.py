@@ -180,7 +180,7 @@ class PostgresStore(Store):
         return self._run(program())
 
     def doctor(self) -> list[Finding]:
-        found = findings(self._run(settings_program()), self._run(self._schema.version()))
+        found = findings(self._read(settings_program), self._run(self._schema.version()))
         return found + self._run(self.programs.upkeep())
 
     def close(self) -> None:
