@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,18 @@ import pytest
 from tests.crash import test_sweep as exchanges
 from tests.crash.stage import World
 from twicesafe import AsyncReceiver, Key, Policy, Receiver
-from twicesafe._core.protocol import Ack, Claimed, ClaimRequest, Complete, Read, Verdict
+from twicesafe._core.protocol import (
+    Ack,
+    Claimed,
+    ClaimRequest,
+    Complete,
+    Read,
+    Request,
+    Verdict,
+)
 from twicesafe._engines.sqlite import SqliteStore
+from twicesafe.events import Event, RenewalFailed
+from twicesafe.stores._base import Store
 from twicesafe.stores._group_commit import GroupCommit
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.testing._clock import FakeClock
@@ -53,6 +63,66 @@ def test_the_dead_cannot_reach_the_store():
     assert row.lease_until > row.changed_at  # not released: a dead process cannot say so
     with pytest.raises(Died):
         life.bind(world).perform(Read(Key("k").id))
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+def test_the_lease_keeper_of_a_dead_process_passes_no_point_and_ends_in_silence(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`Died` in its thread would be an unhandled error, which no test can catch."""
+    renewed, refused = threading.Event(), threading.Event()
+    unhandled: list[type[BaseException]] = []
+
+    def excepthook(args: threading.ExceptHookArgs) -> None:
+        unhandled.append(args.exc_type)
+        refused.set()
+
+    class Renewing(_Renewing, MemoryStore if engine == "memory" else SqliteStore):
+        done = renewed
+
+    monkeypatch.setattr(threading, "excepthook", excepthook)
+    world: Store = Renewing() if engine == "memory" else Renewing(tmp_path / "keys.db")
+    life = Life()
+
+    def handler() -> None:
+        passed = len(life.passed)
+        assert renewed.wait(60)
+        assert len(life.passed) == passed
+        life._dies_at = passed + 1
+        try:
+            crash_point("in the handler")
+        finally:
+            assert refused.wait(60)
+
+    def observe(event: Event) -> None:
+        if isinstance(event, RenewalFailed):
+            refused.set()
+
+    with (
+        life,
+        Receiver(life.bind(world), policy=Policy(lease=0.3), observers=[observe]) as receiver,
+    ):
+        receiver.process("k", handler)
+    assert life.died_at == "in the handler"
+    assert not unhandled
+
+
+class _Renewing(Store):
+    """Tells when a renewal has come through."""
+
+    done: threading.Event
+
+    def perform_many(self, requests: Sequence[Request]) -> list[Any]:
+        answers = super().perform_many(requests)
+        if any(request.op == "renew" for request in requests):
+            self.done.set()
+        return answers
+
+    def perform(self, request: Request) -> Any:
+        answer = super().perform(request)
+        if request.op == "renew":
+            self.done.set()
+        return answer
 
 
 def test_an_error_that_is_not_the_death_comes_out():

@@ -17,7 +17,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from .. import events as ev
 from .._core.protocol import Ack, Renew
@@ -25,7 +25,10 @@ from .._values.clocks import WorkerClock
 from .._values.context import MARGIN, ActiveClaim
 from .._values.wakeup import Wakeup
 
-__all__ = ["LeaseKeeper"]
+__all__ = ["KEEPER", "LeaseKeeper"]
+
+KEEPER: Final = "twicesafe-lease-keeper"
+"""The name of its thread."""
 
 _log = logging.getLogger("twicesafe")
 
@@ -98,7 +101,7 @@ class LeaseKeeper:
             self._thread = threading.Thread(
                 target=_keep,
                 args=(weakref.ref(self, lambda _: wakeup.set()), wakeup),
-                name="twicesafe-lease-keeper",
+                name=KEEPER,
                 daemon=True,
             )
             try:

@@ -7,7 +7,8 @@ A `Life` simulates one process. It passes *points*: before and after every state
 is bound to it with `life.bind(store)`, and at each `crash_point("name")` of the code under test,
 which does nothing outside a life. At the chosen point it dies: `Died` is raised, and from then on no
 command of this life reaches the store, not even from its ``finally`` blocks. Connections are closed, and
-the engine rolls back, as after a real crash.
+the engine rolls back, as after a real crash. Renewals by the lease keeper are not points: their time is not
+fixed. The keeper of a dead life renews nothing.
 
 What it shows: at every point where the process can stop, no key is lost, repeated without a recorded cause, or given
 two results. Points are found by running the code, so a new statement is covered at once. What it cannot
@@ -26,6 +27,8 @@ from typing import Any, ClassVar, Self, TypeVar, overload
 
 from .._core.durable.run_requests import RecordStep
 from .._core.protocol import Request
+from .._runtime.lease_keeper import KEEPER
+from ..errors import StoreUnavailableError
 from ..stores._base import AsyncStore, Store
 
 __all__ = ["Died", "Life", "crash_point", "crash_points"]
@@ -67,6 +70,8 @@ class Life:
         """Pass a point, or die at it."""
         with self._lock:
             self.check()
+            if _in_keeper():
+                return
             self.passed.append(name)
             self.alive = len(self.passed) != self._dies_at
             self.check()
@@ -74,6 +79,8 @@ class Life:
     def check(self) -> None:
         """Raise if it has died."""
         if not self.alive:
+            if _in_keeper():  # `Died` would be an unhandled error of its thread
+                raise StoreUnavailableError("the process of this lease keeper has died")
             raise Died(f"at point {len(self.passed)}: {self.passed[-1]}")
 
     @overload
@@ -127,6 +134,10 @@ def _named(command: Any) -> str:
         return str(command.operation)
     script = getattr(command, "script", None)
     return str(script.name if script is not None else command.args[0].decode())
+
+
+def _in_keeper() -> bool:
+    return threading.current_thread().name == KEEPER
 
 
 _life: ContextVar[Life | None] = ContextVar("twicesafe_life", default=None)
