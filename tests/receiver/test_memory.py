@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -9,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from twicesafe import AsyncReceiver, Backoff, Policy, Receiver, TwicesafeError
+from twicesafe import (
+    AsyncReceiver,
+    Backoff,
+    Policy,
+    Receiver,
+    StillInProgressError,
+    TwicesafeError,
+    current_claim,
+)
 
 POLICY = Policy(backoff=Backoff(first=0))
 
@@ -136,3 +145,83 @@ async def test_a_failed_async_call_leaves_nothing_to_the_garbage_collector():
 
     async with AsyncReceiver.open("memory://", policy=POLICY) as receiver:
         assert (await call(receiver))() is None
+
+
+LINKS = 30
+
+
+def alive(refs: list[weakref.ref[Any]]) -> int:
+    gc.collect()
+    return sum(ref() is not None for ref in refs)
+
+
+@pytest.mark.parametrize("limit", [None, 600])
+async def test_a_chain_of_handlers_does_not_keep_those_that_ended(
+    seen: list[weakref.ref[Any]], limit: float | None
+):
+    """Each handler starts the task that runs the next one, and ends."""
+    ended = asyncio.get_running_loop().create_future()
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def link(receiver: AsyncReceiver, number: int) -> None:
+        seen.append(weakref.ref(current_claim()))
+        seen.append(weakref.ref(asyncio.current_task()))
+        if number == LINKS:
+            ended.set_result(alive(seen))
+            return
+        task = asyncio.create_task(
+            receiver.process(f"link {number}", link, receiver, number + 1)  # type: ignore[arg-type]
+        )
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async with AsyncReceiver.open("memory://", policy=Policy(timeout=limit)) as receiver:
+        await receiver.process("first", link, receiver, 1)
+        assert await ended < LINKS / 2
+
+
+async def test_a_chain_of_manual_claims_does_not_keep_those_that_ended(
+    seen: list[weakref.ref[Any]],
+):
+    async def link(receiver: AsyncReceiver, number: int) -> None:
+        async with receiver.claim(f"link {number}"):
+            seen.append(weakref.ref(current_claim()))
+            following = asyncio.create_task(link(receiver, number + 1)) if number < LINKS else None
+        if following is None:
+            ended.set_result(alive(seen))
+        else:
+            tasks.add(following)
+            following.add_done_callback(tasks.discard)
+
+    ended = asyncio.get_running_loop().create_future()
+    tasks: set[asyncio.Task[Any]] = set()
+    async with AsyncReceiver.open("memory://") as receiver:
+        await link(receiver, 1)
+        assert await ended < LINKS / 2
+
+
+async def test_a_handler_knows_the_claims_around_it_beyond_one_that_ended():
+    """A task that an inner handler left running still belongs to the outer one, which waits for it."""
+    refused: list[BaseException] = []
+
+    async with AsyncReceiver.open("memory://") as receiver:
+
+        async def left_running() -> None:
+            await receiver.process("deeper", deeper)
+
+        async def deeper() -> None:
+            try:
+                await receiver.process("outer", asyncio.sleep, 0)
+            except StillInProgressError as error:
+                refused.append(error)
+
+        async def inner() -> None:
+            tasks.append(asyncio.create_task(left_running()))
+
+        async def outer() -> None:
+            await receiver.process("inner", inner)
+            await tasks[0]
+
+        tasks: list[asyncio.Task[None]] = []
+        await receiver.process("outer", outer)
+    assert "would wait for itself" in str(*refused)

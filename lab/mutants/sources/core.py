@@ -139,7 +139,7 @@ break_source(
     "a coroutine that an async handler returns is its answer",
     bug="an async handler that forgot an await is recorded as completed, though nothing ran",
     file="_runtime/flow_run.py",
-    old="""                        time_limit.reset(outer)
+    old="""                        time_limit.reset(before)
     except BaseException as error:
         is_over = limit is not None and limit.expired()
         if is_over and type(error) is TimeoutError and not error.args:  # asyncio's own has no text
@@ -150,7 +150,7 @@ break_source(
             active.reset(token)
     if type(value) is CoroutineType:
 """,
-    new="""                        time_limit.reset(outer)
+    new="""                        time_limit.reset(before)
     except BaseException as error:
         is_over = limit is not None and limit.expired()
         if is_over and type(error) is TimeoutError and not error.args:  # asyncio's own has no text

@@ -12,6 +12,7 @@ flow's caller raises it afterwards.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import CoroutineType
@@ -202,15 +203,21 @@ class FlowRun:
             self._flight = None
 
 
-time_limit: ContextVar[asyncio.Timeout | None] = ContextVar("time_limit", default=None)
-"""The time-out of the async handler that runs now: it knows whether it was the one that cancelled."""
+time_limit: ContextVar[Callable[[], asyncio.Timeout | None]] = ContextVar(
+    "time_limit", default=lambda: None
+)
+"""The time-out of the async handler that runs now: it knows whether it was the one that cancelled.
+
+A weak reference, because a time-out keeps its task, and tasks that the handler starts keep this."""
 
 
 def invoke(claim: ActiveClaim | None, run: Callable[[], Any]) -> Reply:
     """Run a blocking handler in the caller's own thread."""
     token = None
     if claim is not None:
-        claim.outer = active.get()
+        claim.outer = outer = active.get()
+        if outer is not None:
+            outer.unlink_ended()
         token = active.set(claim)
     try:
         value = run()
@@ -230,7 +237,9 @@ async def invoke_async(
     """Run an async handler in the caller's own task. It is cancelled after `seconds`."""
     token = limit = None
     if claim is not None:
-        claim.outer = active.get()
+        claim.outer = outer = active.get()
+        if outer is not None:
+            outer.unlink_ended()
         token = active.set(claim)
     try:
         value = run()
@@ -241,11 +250,11 @@ async def invoke_async(
                 import asyncio
 
                 async with asyncio.timeout(seconds) as limit:
-                    outer = time_limit.set(limit)
+                    before = time_limit.set(weakref.ref(limit))
                     try:
                         value = await value
                     finally:
-                        time_limit.reset(outer)
+                        time_limit.reset(before)
     except BaseException as error:
         is_over = limit is not None and limit.expired()
         if is_over and type(error) is TimeoutError and not error.args:  # asyncio's own has no text

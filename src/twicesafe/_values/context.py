@@ -65,6 +65,7 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
     settled: bool = False
     """The handler ended and the store was asked to record it: nothing is left to renew."""
     outer: ActiveClaim | None = None
+    """The claim that the caller runs under."""
     store: Any = None
     """The store of a manual claim."""
     pid: int = 0
@@ -81,6 +82,11 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
         return self.gone or self.over or self.clock() >= self.expires
 
     @property
+    def has_ended(self) -> bool:
+        """The attempt is over: only what its handler left running may still see this claim."""
+        return self.settled or self.over
+
+    @property
     def deadline(self) -> float:
         """`time.monotonic()` at which the lease ends for this worker, unless it is renewed."""
         return time.monotonic() + (self.expires - self.clock())
@@ -92,6 +98,17 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
                 "this worker lost its claim, and another may run the key; stop now",
                 key=self.key,
             )
+
+    def unlink_ended(self) -> None:
+        """Drop the claims around this one that have ended. Else a chain of handlers, of which each starts the
+        task that runs the next one, would keep all of them.
+        """
+        claim: ActiveClaim | None = self
+        while claim is not None:
+            outer = claim.outer
+            while outer is not None and outer.has_ended:
+                outer = outer.outer
+            claim.outer = claim = outer
 
     def __repr__(self) -> str:
         return f"<claim {self.key.short} fence={self.fence} attempt={self.attempt}>"

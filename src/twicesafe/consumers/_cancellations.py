@@ -60,7 +60,7 @@ def contained_async(
         except asyncio.CancelledError as error:
             if is_ending():
                 raise
-            limit = time_limit.get()
+            limit = time_limit.get()()
             if limit is not None and limit.expired():
                 _uncancel(task, but=1)  # the time-out takes back its own, and raises TimeoutError
                 raise

@@ -157,6 +157,8 @@ class _Claim(Generic[T]):
         self._attempt, self._fence = admitted.attempt, admitted.fence
         run.hold(admitted)
         admitted.outer, admitted.store = active.get(), self._receiver.store
+        if admitted.outer is not None:
+            admitted.outer.unlink_ended()
         self._token = active.set(admitted)
 
     def _to_end(self, value: Any = None) -> ActiveClaim:

@@ -121,6 +121,10 @@ class StepClaim(ActiveClaim, kw_only=True):
         return self.of_run.lost
 
     @property
+    def has_ended(self) -> bool:
+        return self.of_run.has_ended
+
+    @property
     def deadline(self) -> float:
         return self.of_run.deadline
 
