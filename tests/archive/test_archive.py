@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.receiver.faults import FaultyStore
 from twicesafe import AsyncReceiver, Key, Policy, Receiver
 from twicesafe._values.records import State
 from twicesafe.archive import Archive
@@ -23,6 +26,7 @@ from twicesafe.errors import (
     StoreUnavailableError,
     UsageError,
 )
+from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 
 def never(*_: object) -> Any:
@@ -53,6 +57,33 @@ def test_an_answer_leaves_the_store_and_is_found_in_the_archive(receiver: Receiv
         receiver.process("tx-1", never)
     (entry,) = receiver.audit("tx-1")
     assert (entry.by, entry.action) == ("archive", "forget")
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_an_archived_answer_leaves_the_cache_too(tmp_path: Path, loses: bool):
+    """Else this process would replay what no other one does. The erasure counts even if its answer is lost."""
+
+    def lose(request: Any) -> None:
+        if loses and request.op == "forget":
+            raise StoreUnavailableError("the answer is lost")
+
+    store = FaultyStore(MemoryStore())
+    with Receiver(store, cache=10) as receiver:
+        receiver.process("tx-1", lambda: 1)
+        store.after = lose
+        with pytest.raises(StoreUnavailableError) if loses else nullcontext():
+            receiver.archive(str(tmp_path / "a"), older_than=0)
+        store.after = lambda request: None
+        with pytest.raises(ResultUnavailableError):
+            receiver.process("tx-1", never)
+
+
+async def test_an_archived_answer_leaves_the_cache_of_an_async_receiver(tmp_path: Path):
+    async with AsyncReceiver(AsyncMemoryStore(), cache=10) as receiver:
+        await receiver.process("tx-1", asyncio.sleep, 0)
+        await receiver.archive(str(tmp_path / "a"), older_than=0)
+        with pytest.raises(ResultUnavailableError):
+            await receiver.process("tx-1", asyncio.sleep, 0)
 
 
 def test_who_archived_and_why_is_in_the_trail_of_each_key(receiver: Receiver, tmp_path: Path):

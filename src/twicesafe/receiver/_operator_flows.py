@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import events
 from .._core import operations
+from .._core.archiving import Archiving
 from .._core.commands import Flow
 from .._core.durable import run_operations
 from .._core.durable.run_requests import FOREVER, Restart
@@ -20,7 +21,7 @@ from .._core.unkept_results import too_large
 from .._values.clocks import wall_clock
 from .._values.keys import Key
 from .._values.quantities import counted
-from .._values.records import Record, ReencryptReport, State, Stats
+from .._values.records import Record, ReencryptReport, Row, State, Stats
 from .._values.settings import Duration, expect, seconds
 from .._values.steps import SIGNAL
 from ..errors import TwicesafeError
@@ -45,6 +46,13 @@ class OperatorFlows(ReceiverBase):
             self._runtime.uncache(key.id)
             raise
         self._runtime.uncache(key.id)  # after the store's change, so nothing refills it
+
+    def _erase(self, job: Archiving, rows: list[Row]) -> Flow[None]:
+        try:
+            yield from job.erase(rows)
+        finally:  # as above, even if an answer was lost
+            for row in rows:
+                self._runtime.uncache(row.id)
 
     def _release(
         self,

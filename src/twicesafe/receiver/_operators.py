@@ -130,7 +130,7 @@ class Operators(OperatorFlows):
         while not job.is_over:
             rows = self._runtime.run(job.page())
             archive.write(rows)
-            self._runtime.run(job.erase(rows))
+            self._runtime.run(self._erase(job, rows))
         return job.report()
 
     def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
@@ -252,7 +252,7 @@ class AsyncOperators(OperatorFlows):
         while not job.is_over:
             rows = await self._runtime.run(job.page())
             await asyncio.to_thread(archive.write, rows)
-            await self._runtime.run(job.erase(rows))
+            await self._runtime.run(self._erase(job, rows))
         return job.report()
 
     async def park_stuck(self, older_than: Duration = 7 * 86400) -> list[Record]:
