@@ -231,6 +231,39 @@ def test_leases_of_the_fallback_are_renewed_there(bench: Bench):
     assert first.result(120).value == "done"
 
 
+@pytest.mark.parametrize("bench", ["memory-blocking", "memory-async"], indirect=True)
+def test_the_fallback_is_renewed_before_the_store_that_failed(bench: Bench):
+    """A store that hangs took the time of the leases in the fallback."""
+    other, order = fallback(bench), list[str]()
+    receiver = guarded(bench, lending(other))
+    in_store, lent = Counter(), Counter()
+    lent.go_on = in_store.go_on
+    calls = [bench.start(bench.process, "in the store", in_store.slow)]
+    assert in_store.entered.wait(60)
+    fail(bench).over()
+    calls.append(bench.start(bench.process, "in the fallback", lent.slow))
+    assert lent.entered.wait(60)
+    keeper = receiver._runtime.keeper
+    guarded_store = keeper._perform_many.__self__
+    for name, part in (("store", guarded_store._store), ("fallback", guarded_store._fallback)):
+        guarded_store.__dict__[f"_{name}"] = Told(part, name, order)
+    keeper._perform_many([Renew(one.key.id, one.owner, one.fence, 1) for one in keeper._live])
+    in_store.go_on.set()
+    assert [call.result(120).value for call in calls] == ["done", "done"]
+    assert order == ["fallback", "store"]
+
+
+class Told:
+    """A store that tells when it is asked."""
+
+    def __init__(self, inner: Any, name: str, order: list[str]) -> None:
+        self._inner, self._name, self._order = inner, name, order
+
+    def perform_many(self, requests: Any) -> Any:
+        self._order.append(self._name)
+        return self._inner.perform_many(requests)
+
+
 @pytest.mark.parametrize("bench", ["memory-async"], indirect=True)
 @pytest.mark.parametrize("away", ["store", "fallback"])
 def test_leases_are_renewed_although_the_other_store_does_not_open(

@@ -219,8 +219,9 @@ class GuardedStore(_Guarded):
 
     def perform_many(self, requests: Sequence[Any]) -> list[Any]:
         here, there = self._parts(requests)
-        mine = self._store.perform_many([requests[place] for place in here]) if here else []
+        # First the fallback: the store is the one that failed, and may fail slowly.
         lent = self._fallback.perform_many([requests[place] for place in there]) if there else []
+        mine = self._store.perform_many([requests[place] for place in here]) if here else []
         return self._gathered(requests, (here, mine), (there, lent))
 
 
@@ -252,10 +253,10 @@ class AsyncGuardedStore(_Guarded):
 
     async def perform_many(self, requests: Sequence[Any]) -> list[Any]:
         here, there = self._parts(requests)
-        mine = await self._store.perform_many([requests[place] for place in here]) if here else []
-        lent = (
+        lent = (  # first, as above
             await self._fallback.perform_many([requests[place] for place in there]) if there else []
         )
+        mine = await self._store.perform_many([requests[place] for place in here]) if here else []
         return self._gathered(requests, (here, mine), (there, lent))
 
     def submit(self, request: Any) -> Any:
