@@ -115,6 +115,17 @@ def test_an_outage_drops_nothing(impatient: Bench) -> None:
     assert impatient.process("k", counter.quick).replayed
 
 
+def test_a_result_that_is_recorded_is_not_called_lost(impatient: Bench) -> None:
+    """Only the answers to its recording are lost. The caller heard that the record has no result."""
+    impatient.store.after = cuts
+    counter = Counter("heavy")
+    with pytest.raises(StoreUnavailableError, match="deliver again to find out"):
+        impatient.process("k", counter.quick)
+    assert not impatient.events(ev.ResultNotKept)
+    outcome = impatient.process("k", counter.quick)
+    assert (outcome.value, outcome.replayed, counter.runs) == ("heavy", True, 1)
+
+
 def test_a_store_that_refuses_everything_says_what_it_said_first(impatient: Bench) -> None:
     def broken(request: Any) -> None:
         if request.op == "complete":

@@ -11,7 +11,7 @@
 
 The handler has run, so its effect has happened. A record that says *done* without a result is better
 than none: without a record the next delivery would run the handler again. A renewal of the same claim
-that changes nothing tells "stuck" from an outage. After it, the request is sent by itself, so that no
+that changes nothing, and is granted, tells "stuck" from an outage. After it, the request is sent by itself, so that no
 other request of a batch can be the cause of its failure.
 """
 
@@ -209,7 +209,11 @@ def _send_alone(one: OutcomeRecording) -> Flow[None]:
 
 
 def _reached(recordings: Sequence[OutcomeRecording]) -> Flow[list[OutcomeRecording]]:
-    """The recordings whose claims the store can renew. A renewal by a millisecond changes no live lease."""
+    """The recordings whose claims the store can renew. A renewal by a millisecond changes no live lease.
+
+    A claim that the store refuses to renew is lost, or it is recorded and only the answer did not come: its payload
+    is not the cause. It is sent again here.
+    """
     asks = [Renew(one.ask.id, one.ask.owner, one.ask.fence, 1) for one in recordings]
     if len(asks) == 1:
         try:
@@ -220,8 +224,10 @@ def _reached(recordings: Sequence[OutcomeRecording]) -> Flow[list[OutcomeRecordi
         replies = yield PerformMany(asks)
     reached: list[OutcomeRecording] = []
     for one, reply in zip(recordings, replies, strict=True):
-        if isinstance(reply, Ack):
+        if reply is Ack.OK:
             reached.append(one)
-        else:
-            one.alone = 0  # this is an outage
+            continue
+        one.alone = 0
+        if isinstance(reply, Ack):
+            yield from _send([one])
     return reached
