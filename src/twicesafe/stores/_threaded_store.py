@@ -7,6 +7,7 @@ batch costs one thread switch, and one transaction of the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 import weakref
@@ -102,6 +103,9 @@ class ThreadedStore(AsyncStore):
             worker = self._worker = _Worker(weakref.WeakMethod(self.blocking_store))
             weakref.finalize(self, worker.put, None).atexit = False
         worker.put(call)
+        if worker.has_stopped:  # the store was closed meanwhile
+            for left in worker.take_all():
+                self._send(left)
 
     async def doctor(self) -> list[Finding]:
         return await asyncio.to_thread(lambda: self.blocking_store().doctor())
@@ -143,11 +147,20 @@ class _Worker:
     def __init__(self, store: weakref.WeakMethod[Callable[[], Store]]) -> None:
         self._store = store
         self._calls: queue.SimpleQueue[_QueuedCall | None] = queue.SimpleQueue()
+        self.has_stopped = False
+        """Set before the thread empties its queue a last time: who sees False after a `put` is answered."""
         self._thread = threading.Thread(target=self._work, name="twicesafe-store", daemon=True)
         self._thread.start()
 
     def put(self, call: _QueuedCall | None) -> None:
         self._calls.put(call)
+
+    def take_all(self) -> list[_QueuedCall]:
+        calls = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                calls.append(self._calls.get_nowait())
+        return [call for call in calls if call is not None]
 
     def stop(self) -> None:
         self.put(None)
@@ -160,9 +173,11 @@ class _Worker:
             if first is not None and not more:
                 self._run([first])
             elif not self._run_all([first, *more]):
+                self.has_stopped = True
+                self._run_all(self.take_all())
                 return
 
-    def _run_all(self, calls: list[_QueuedCall | None]) -> bool:
+    def _run_all(self, calls: Sequence[_QueuedCall | None]) -> bool:
         """Run all calls that are queued. False: the thread must stop."""
         together: list[_QueuedCall] = []
         for call in calls:
