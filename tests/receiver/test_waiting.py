@@ -13,6 +13,7 @@ import pytest
 from tests.polling import until
 from tests.receiver.bench import Bench, Counter
 from twicesafe import (
+    Backoff,
     StillInProgressError,
     StoreUnavailableError,
     TooManyWaitersError,
@@ -337,6 +338,49 @@ def test_a_wait_is_one_event(bench: Bench, elsewhere: bool) -> None:
     first.result(120)
     (waited,) = bench.events(ev.Waited)
     assert waited.seconds >= 0.09
+
+
+def held_and_failing(counter: Counter) -> Any:
+    def handler() -> None:
+        counter.slow()
+        raise ValueError("no luck")
+
+    return handler
+
+
+def test_a_wait_for_a_flight_and_then_for_the_store_is_one_event(bench: Bench) -> None:
+    """The leader fails, and its follower waits for the back-off too."""
+    bench.policy(backoff=Backoff(first=0.05))
+    counter = Counter()
+    first = bench.start(bench.process, "k", held_and_failing(counter))
+    assert counter.entered.wait(60)
+    second = bench.start(bench.process, "k", counter.quick)
+    until(lambda: riders(bench) == 1)
+    counter.go_on.set()
+    with pytest.raises(ValueError, match="no luck"):
+        first.result(120)
+    until(lambda: bench.store.ops().count("claim") >= 2)  # refused: the back-off is not over
+    bench.clock.advance(60)
+    assert second.result(120).attempt == 2
+    assert len(bench.events(ev.Waited)) == 1
+
+
+def test_a_wait_for_several_flights_is_one_event(bench: Bench) -> None:
+    """The leader fails: one of its two followers leads, and the other one follows that."""
+    bench.policy(backoff=Backoff(first=0))
+    counter, then = Counter(), Counter()
+    first = bench.start(bench.process, "k", held_and_failing(counter))
+    assert counter.entered.wait(60)
+    others = [bench.start(bench.process, "k", then.slow) for _ in range(2)]
+    until(lambda: riders(bench) == 2)
+    counter.go_on.set()
+    assert then.entered.wait(60)
+    until(lambda: riders(bench) == 1)
+    then.go_on.set()
+    with pytest.raises(ValueError, match="no luck"):
+        first.result(120)
+    assert sorted(other.result(120).replayed for other in others) == [False, True]
+    assert len(bench.events(ev.Waited)) == 2
 
 
 @pytest.mark.parametrize("work, polls, late", [(0.2, 14, 0.055), (1.0, 30, 0.11)])

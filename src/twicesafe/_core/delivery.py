@@ -24,7 +24,7 @@ from .._values.context import ActiveClaim
 from .._values.keys import chance, new_owner, new_owner_ahead
 from .._values.outcomes import Outcome
 from .._values.records import State
-from ..errors import StoreUnavailableError
+from ..errors import StoreUnavailableError, TwicesafeError
 from .call import Call, cause_of
 from .commands import (
     AsyncPerformer,
@@ -165,13 +165,14 @@ def admit(
     every kind of delivery: a call, a manual claim, an HTTP request.
     """
     clock = call.clock
-    turn = 0
+    turn = 0  # more than 0: it has waited
     try:
         if flight is not None:
             began = clock() if began is None else began
             found = yield from _follow(call, flight, began)
-            if found is not None:
+            if type(found) is Claimed:
                 return found
+            turn = int(found)
         while True:
             answer: Claimed | StoreUnavailableError
             if asked is None:
@@ -278,33 +279,48 @@ def admitted(
     return answer
 
 
-def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | None]:
-    """Another caller in this process works on the key: wait for its answer. None: ask the store."""
+def _follow(call: Call, flight: Any, began: float) -> Flow[Claimed | bool]:
+    """Another caller in this process works on the key: wait for its answer. Else ask the store: True: after a wait.
+
+    The flights that it follows are one wait, with what it waits for afterwards.
+    """
     policy, clock = call.policy, call.clock
-    while flight is not None:
-        if flight.started:
-            refuse_mismatch(call, flight.fingerprint)
-        elif call.fingerprint is not None and flight.fingerprint not in (None, call.fingerprint):
-            return None  # one of the two will be refused, and only the store knows which
-        if policy.rejects and flight.delayed and not flight.started:
-            return None  # its leader may wait for long: ask the store instead
-        asks = policy.rejects and not flight.started  # the answer to its claim may be ours too
-        left = (CLAIM_RETRIES if asks else policy.wait) - (clock() - began)
-        refuse_own_wait(call)
-        if (policy.rejects and not asks) or left <= 0:
-            refuse_busy(call, None)
-        try:
-            found = yield AwaitFlight(flight, left, policy.max_waiters, asks)
-        except OverflowError:
-            refuse_waiter(call)
-        if call.observed and not asks:
+    has_waited = False
+    try:
+        while flight is not None:
+            if flight.started:
+                refuse_mismatch(call, flight.fingerprint)
+            elif call.fingerprint is not None and flight.fingerprint not in (
+                None,
+                call.fingerprint,
+            ):
+                break  # one of the two will be refused, and only the store knows which
+            if policy.rejects and flight.delayed and not flight.started:
+                break  # its leader may wait for long: ask the store instead
+            asks = policy.rejects and not flight.started  # the answer to its claim may be ours too
+            left = (CLAIM_RETRIES if asks else policy.wait) - (clock() - began)
+            refuse_own_wait(call)
+            if (policy.rejects and not asks) or left <= 0:
+                refuse_busy(call, None)
+            try:
+                found = yield AwaitFlight(flight, left, policy.max_waiters, asks)
+            except OverflowError:
+                refuse_waiter(call)
+            has_waited = has_waited or not asks
+            # A leader without a fingerprint does not know the record's: the store must compare.
+            if type(found) is Claimed and (
+                call.fingerprint is None or found.fingerprint is not None
+            ):
+                refuse_mismatch(call, found.fingerprint)
+                if has_waited and call.observed:
+                    waited(call, began)
+                return found
+            flight = yield JoinFlight(call)  # it ended without an answer for us
+    except TwicesafeError:
+        if has_waited and call.observed:
             waited(call, began)
-        # A leader without a fingerprint does not know the record's: the store must compare.
-        if type(found) is Claimed and (call.fingerprint is None or found.fingerprint is not None):
-            refuse_mismatch(call, found.fingerprint)
-            return found
-        flight = yield JoinFlight(call)  # it ended without an answer for us
-    return None
+        raise
+    return has_waited
 
 
 def _late(call: Call, took: float) -> StoreUnavailableError:
