@@ -217,7 +217,7 @@ def invoke(claim: ActiveClaim | None, run: Callable[[], Any]) -> Reply:
     if claim is not None:
         claim.outer = outer = active.get()
         if outer is not None:
-            outer.unlink_ended()
+            outer._unlink_ended()
         token = active.set(claim)
     try:
         value = run()
@@ -239,7 +239,7 @@ async def invoke_async(
     if claim is not None:
         claim.outer = outer = active.get()
         if outer is not None:
-            outer.unlink_ended()
+            outer._unlink_ended()
         token = active.set(claim)
     try:
         value = run()

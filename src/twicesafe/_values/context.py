@@ -82,7 +82,7 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
         return self.gone or self.over or self.clock() >= self.expires
 
     @property
-    def has_ended(self) -> bool:
+    def _has_ended(self) -> bool:
         """The attempt is over: only what its handler left running may still see this claim."""
         return self.settled or self.over
 
@@ -99,16 +99,17 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
                 key=self.key,
             )
 
-    def unlink_ended(self) -> None:
+    def _unlink_ended(self) -> None:
         """Drop the claims around this one that have ended. Else a chain of handlers, of which each starts the
         task that runs the next one, would keep all of them.
         """
         claim: ActiveClaim | None = self
         while claim is not None:
             outer = claim.outer
-            while outer is not None and outer.has_ended:
+            while outer is not None and outer._has_ended:
                 outer = outer.outer
-            claim.outer = claim = outer
+            claim.outer = outer
+            claim = outer
 
     def __repr__(self) -> str:
         return f"<claim {self.key.short} fence={self.fence} attempt={self.attempt}>"

@@ -158,7 +158,7 @@ class _Claim(Generic[T]):
         run.hold(admitted)
         admitted.outer, admitted.store = active.get(), self._receiver.store
         if admitted.outer is not None:
-            admitted.outer.unlink_ended()
+            admitted.outer._unlink_ended()
         self._token = active.set(admitted)
 
     def _to_end(self, value: Any = None) -> ActiveClaim:

@@ -121,8 +121,8 @@ class StepClaim(ActiveClaim, kw_only=True):
         return self.of_run.lost
 
     @property
-    def has_ended(self) -> bool:
-        return self.of_run.has_ended
+    def _has_ended(self) -> bool:
+        return self.of_run._has_ended
 
     @property
     def deadline(self) -> float:
