@@ -83,7 +83,7 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def _has_ended(self) -> bool:
-        """The attempt is over: only what its handler left running may still see this claim."""
+        # Only what its handler left running may still see this claim.
         return self.settled or self.over
 
     @property
