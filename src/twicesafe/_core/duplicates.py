@@ -221,7 +221,7 @@ def refuse_own_wait(call: Call, lease: float | None = None) -> None:
     """``lease``: of the claims that count; None: all do. A task that a handler left running has its claim still."""
     claim = active.get()
     while claim is not None:
-        if claim.key.id == call.key.id and not claim._has_ended and lease in (None, claim.lease):
+        if claim.key.id == call.key.id and not claim._has_ended() and lease in (None, claim.lease):
             _refuse(
                 call,
                 StillInProgressError(

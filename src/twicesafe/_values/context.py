@@ -81,7 +81,6 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
         """True: stop, because another worker may be running this key now or soon."""
         return self.gone or self.over or self.clock() >= self.expires
 
-    @property
     def _has_ended(self) -> bool:
         # Only what its handler left running may still see this claim.
         return self.settled or self.over
@@ -106,7 +105,7 @@ class ActiveClaim(msgspec.Struct, eq=False, weakref=True):
         claim: ActiveClaim | None = self
         while claim is not None:
             outer = claim.outer
-            while outer is not None and outer._has_ended:
+            while outer is not None and outer._has_ended():
                 outer = outer.outer
             claim.outer = outer
             claim = outer

@@ -120,9 +120,8 @@ class StepClaim(ActiveClaim, kw_only=True):
     def lost(self) -> bool:
         return self.of_run.lost
 
-    @property
     def _has_ended(self) -> bool:
-        return self.of_run._has_ended
+        return self.of_run._has_ended()
 
     @property
     def deadline(self) -> float:
