@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ._core.health import Check, Health, Thresholds, thresholds_of
@@ -48,9 +49,7 @@ def health_app(
 
     async def ask(path: str) -> _Answer:
         if isinstance(receiver, AsyncReceiver):
-            if path == "/ready":
-                return _ready(await is_reachable_async(receiver))
-            return _health(await cached.health_async())
+            return await _asked_async(receiver, cached, path)
         return await asyncio.to_thread(_asked, receiver, cached, path)
 
     async def app(scope: _Message, receive: Any, send: Any) -> None:
@@ -75,11 +74,16 @@ def wsgi_health_app(
             f"wsgi_health_app needs a Receiver, and this is {type(receiver).__name__}: use health_app"
         )
     cached = Cached(receiver, thresholds_of(thresholds))
+    return _wsgi(partial(_asked, receiver, cached))
 
+
+def _wsgi(
+    ask: Callable[[str], _Answer],
+) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         refused = _refused(environ["REQUEST_METHOD"], path)
-        status, said = refused or _asked(receiver, cached, _path(path))
+        status, said = refused or ask(_path(path))
         body = _body(said)
         fields = _fields(body, status)
         start(_STATUS[status], [(name.decode(), value.decode()) for name, value in fields])
@@ -90,6 +94,12 @@ def wsgi_health_app(
 
 def _asked(receiver: Receiver, cached: Cached, path: str) -> _Answer:
     return _ready(is_reachable(receiver)) if path == "/ready" else _health(cached.health())
+
+
+async def _asked_async(receiver: AsyncReceiver, cached: Cached, path: str) -> _Answer:
+    if path == "/ready":
+        return _ready(await is_reachable_async(receiver))
+    return _health(await cached.health_async())
 
 
 def _path(path: str) -> str:

@@ -91,6 +91,7 @@ def test_show(line: Line, monkeypatch: pytest.MonkeyPatch):
         "http",
         "mcp",
         "relay",
+        "consume",
         "sweep",
         "complete",
         "dashboard",

@@ -190,7 +190,7 @@ def test_a_section_is_one_model_and_one_line(monkeypatch: pytest.MonkeyPatch, tm
     """What docs and CONTRIBUTING promise to authors of commands."""
 
     @dataclass(frozen=True, kw_only=True)
-    class ConsumeOptions:
+    class IngestOptions:
         source: Url
         concurrency: Annotated[int, Meta(ge=1, le=64)] = 8
         idle: Seconds = 1
@@ -199,24 +199,24 @@ def test_a_section_is_one_model_and_one_line(monkeypatch: pytest.MonkeyPatch, tm
         def __post_init__(self) -> None:
             check_fields(self)
 
-    global CONSUME
-    CONSUME = Section("consume", ConsumeOptions, "Settings of `twicesafe consume`.")
-    monkeypatch.setitem(SECTIONS, "consume", f"{__name__}:CONSUME")
+    global INGEST
+    INGEST = Section("ingest", IngestOptions, "Settings of `twicesafe ingest`.")
+    monkeypatch.setitem(SECTIONS, "ingest", f"{__name__}:INGEST")
     section_named.cache_clear()
     path = tmp_path / "a.toml"
-    path.write_text('[consume]\nsource = "kafka://u:p@h"\ntopics = ["a"]\n')
-    environ = {"TWICESAFE_CONSUME_IDLE": "250ms", "TWICESAFE_CONSUME_TOPICS": "x, y"}
-    found = resolve("consume", config=path, environ=environ)
-    assert found.section("consume") == ConsumeOptions(
+    path.write_text('[ingest]\nsource = "kafka://u:p@h"\ntopics = ["a"]\n')
+    environ = {"TWICESAFE_INGEST_IDLE": "250ms", "TWICESAFE_INGEST_TOPICS": "x, y"}
+    found = resolve("ingest", config=path, environ=environ)
+    assert found.section("ingest") == IngestOptions(
         source="kafka://u:p@h", idle=0.25, topics=("x", "y")
     )
     assert next(iter(found.shown())).value == "kafka://***@h"
-    assert schema()["properties"]["consume"]["properties"]["concurrency"] == {
+    assert schema()["properties"]["ingest"]["properties"]["concurrency"] == {
         "type": "integer", "minimum": 1, "maximum": 64, "default": 8,
     }  # fmt: skip
-    path.write_text("[consume]\nconcurrency = 65\n")
+    path.write_text("[ingest]\nconcurrency = 65\n")
     (wrong,) = problems(path, {})
-    assert "[consume] concurrency=65 is not valid: use a whole number, from 1 to 64" in str(wrong)
+    assert "[ingest] concurrency=65 is not valid: use a whole number, from 1 to 64" in str(wrong)
 
 
 def test_a_model_checks_itself_in_python():

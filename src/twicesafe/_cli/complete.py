@@ -20,6 +20,7 @@ from ..receiver._completer import CompletionReport
 from ..stores._urls import mask
 from .exits import NO, report_error
 from .loading import import_here, load_receiver
+from .metrics import MetricsOption, MetricsPage, metrics_page
 from .options import ConfigOption, JsonOption, duration, flag
 from .output import Screen, counted
 from .progress import status_line
@@ -69,6 +70,7 @@ def complete(
             show_default=False,
         ),
     ] = None,
+    metrics: MetricsOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -80,7 +82,13 @@ def complete(
     Example: [cyan]twicesafe complete shop.orders:receiver[/]
     """
     screen = Screen(json)
-    given = {"receiver": receiver, "every": every, "limit": limit, "concurrency": concurrency}
+    given = {
+        "receiver": receiver,
+        "every": every,
+        "limit": limit,
+        "concurrency": concurrency,
+        "metrics": metrics,
+    }
     options = settled(("complete",), None, config, {"complete": given})[1].section("complete")
     if not options.receiver:
         raise UsageError(
@@ -95,11 +103,15 @@ def complete(
         )
     screen.place(f"{mask(found.store.url)} · {counted(len(found._durables), 'durable function')}")
     began, report = time.monotonic(), CompletionReport()
-    with status_line(screen, "waiting for due runs", lambda: _said(report)):
+    with (
+        metrics_page(screen, options.metrics) as page,
+        status_line(screen, "waiting for due runs", lambda: _said(report)),
+    ):
+        page.observe(found)
         if isinstance(found, AsyncReceiver):
-            asyncio.run(_run_async(screen, found, options, report, once))
+            asyncio.run(_run_async(screen, found, options, report, once, page))
         else:
-            _run(screen, found, options, report, once)
+            _run(screen, found, options, report, once, page)
     if json:
         counts = {name: getattr(report, name) for name in report.__struct_fields__}
         screen.data({**counts, "seconds": round(time.monotonic() - began, 3)})
@@ -110,9 +122,14 @@ def complete(
 
 
 def _run(
-    screen: Screen, receiver: Receiver, options: Any, report: CompletionReport, once: bool
+    screen: Screen,
+    receiver: Receiver,
+    options: Any,
+    report: CompletionReport,
+    once: bool,
+    page: MetricsPage,
 ) -> None:
-    with receiver:
+    with receiver, page.watching(receiver):
         completer = receiver.completer(options.every, concurrency=options.concurrency)
         completer._report_to(report, partial(_on_error, screen), options.limit)
         with interruptible(completer.stop) as stop:
@@ -123,10 +140,15 @@ def _run(
 
 
 async def _run_async(
-    screen: Screen, receiver: AsyncReceiver, options: Any, report: CompletionReport, once: bool
+    screen: Screen,
+    receiver: AsyncReceiver,
+    options: Any,
+    report: CompletionReport,
+    once: bool,
+    page: MetricsPage,
 ) -> None:
     loop = asyncio.get_running_loop()
-    async with receiver:
+    async with receiver, page.watching_async(receiver):
         completer = receiver.completer(options.every, concurrency=options.concurrency)
         completer._report_to(report, partial(_on_error, screen), options.limit)
 

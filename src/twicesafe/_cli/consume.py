@@ -17,10 +17,11 @@ from ..errors import UsageError
 from ..receiver import AsyncReceiver, Receiver
 from ..stores._urls import mask
 from .loading import import_here, load_function
+from .metrics import MetricsOption, MetricsPage, metrics_page
 from .options import ConfigOption, JsonOption, StoreOption, duration, flag
 from .output import Screen, counted
 from .progress import status_line
-from .settings import settle
+from .settings import settled
 
 __all__ = ["consume"]
 
@@ -78,15 +79,16 @@ def consume(
             help="With --drain: how long to wait.",
         ),
     ] = 1.0,
+    metrics: MetricsOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run your handler for the messages of a broker: each is recorded, then acknowledged.
+    r"""Run your handler for the messages of a broker: each is recorded, then acknowledged.
 
     A repeat is answered from its record. A message that keeps failing goes to the dead letters. The policy comes
     from the settings file. With [cyan]transactional_id=[/] in a Kafka URL no store is used: what the handler
-    publishes and the offset commit together. Example: [cyan]twicesafe consume shop:handle --from
+    publishes and the offset commit together. Settings: also \[consume] in twicesafe.toml. Example: [cyan]twicesafe consume shop:handle --from
     'kafka://localhost:9092?topics=orders&group=billing' --store postgresql:///shop[/]
     """
     screen = Screen(json)
@@ -94,7 +96,7 @@ def consume(
         raise UsageError(f"--order must be key or none, not {order!r}")
     import_here()
     function = load_function(handler, "the handler")
-    settings = settle(store, config)
+    settings, found = settled(("consume",), store, config, {"consume": {"metrics": metrics}})
     opened = open_source(source)
     place = None if getattr(opened, "publishes", False) else settings.url
     screen.place(f"{mask(source)} → {handler} · {mask(place) if place else 'Kafka transactions'}")
@@ -107,7 +109,8 @@ def consume(
     }
     began = time.monotonic()
     run = _run_async if inspect.iscoroutinefunction(function) else _run
-    report = run(screen, function, opened, place, idle if drain else None, given)
+    with metrics_page(screen, found.section("consume").metrics) as page:
+        report = run(screen, function, opened, place, idle if drain else None, given, page)
     seconds = time.monotonic() - began
     if json:
         data = {name: getattr(report, name) for name in report.__struct_fields__}
@@ -122,11 +125,15 @@ def _run(
     store: str | None,
     idle: float | None,
     given: dict[str, Any],
+    page: MetricsPage,
 ) -> Report:
     with ExitStack() as stack:
         if store is not None:
-            given["receiver"] = stack.enter_context(Receiver.open(store))
+            receiver = stack.enter_context(Receiver.open(store, observers=page.observers))
+            stack.enter_context(page.watching(receiver))
+            given["receiver"] = receiver
         consumer = stack.enter_context(Consumer(source, **given))
+        page.observe(consumer._home)  # in Kafka transactions it has made its own
         stack.enter_context(_progress(screen, consumer))
         return consumer.run(function) if idle is None else consumer.drain(function, idle)
 
@@ -138,12 +145,16 @@ def _run_async(
     store: str | None,
     idle: float | None,
     given: dict[str, Any],
+    page: MetricsPage,
 ) -> Report:
     async def run() -> Report:
         async with AsyncExitStack() as stack:
             if store is not None:
-                given["receiver"] = await stack.enter_async_context(AsyncReceiver.open(store))
+                opened = AsyncReceiver.open(store, observers=page.observers)
+                given["receiver"] = await stack.enter_async_context(opened)
+                await stack.enter_async_context(page.watching_async(opened))
             consumer = await stack.enter_async_context(AsyncConsumer(source, **given))
+            page.observe(consumer._home)
             stack.enter_context(_progress(screen, consumer))
             if idle is None:
                 return await consumer.run(function)

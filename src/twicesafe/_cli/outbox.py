@@ -23,6 +23,7 @@ from ..errors import ConfigurationError, UsageError
 from ..outbox import Outbox, OutboxRelay
 from ..stores._urls import mask
 from .exits import NO, CommandEnded
+from .metrics import MetricsOption, metrics_page
 from .options import ByOption, ConfigOption, JsonOption, StoreOption, WhyOption, duration, flag
 from .output import Screen, ago, counted, shortened, table, visible
 from .settings import expect_store, settle, settled
@@ -79,6 +80,7 @@ def relay(
             show_default="10",
         ),
     ] = None,
+    metrics: MetricsOption = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -89,7 +91,13 @@ def relay(
     Example: [cyan]twicesafe relay --store postgresql:///shop --to nats://localhost[/]
     """
     screen = Screen(json)
-    given = {"to": to, "batch": batch, "lease": lease, "max_attempts": max_attempts}
+    given = {
+        "to": to,
+        "batch": batch,
+        "lease": lease,
+        "max_attempts": max_attempts,
+        "metrics": metrics,
+    }
     settings, found = settled(("relay",), store, config, {"relay": given})
     options = found.section("relay")
     if not options.to:
@@ -98,27 +106,29 @@ def relay(
         )
     if once:  # else the application may create it later
         expect_store(settings)
-    made = OutboxRelay.open(
-        settings.url,
-        options.to,
-        batch=options.batch,
-        lease=options.lease,
-        max_attempts=options.max_attempts,
-        encryption=settings.policy.encryption,
-    )
-    began = time.monotonic()
-    screen.place(f"{mask(settings.url)} → {mask(options.to)}")
-    with interruptible(made.stop if once else None) as stop:
-        try:
-            if once:
-                made.drain()
-            else:
-                made.start()
-                while not stop.wait(0.5):
-                    if not made.running:
-                        break
-        finally:
-            made.close()
+    with metrics_page(screen, options.metrics) as page:
+        made = OutboxRelay.open(
+            settings.url,
+            options.to,
+            batch=options.batch,
+            lease=options.lease,
+            max_attempts=options.max_attempts,
+            observers=page.observers,
+            encryption=settings.policy.encryption,
+        )
+        began = time.monotonic()
+        screen.place(f"{mask(settings.url)} → {mask(options.to)}")
+        with interruptible(made.stop if once else None) as stop:
+            try:
+                if once:
+                    made.drain()
+                else:
+                    made.start()
+                    while not stop.wait(0.5):
+                        if not made.running:
+                            break
+            finally:
+                made.close()
     seconds = time.monotonic() - began
     if json:
         screen.data({"published": made.published, "seconds": round(seconds, 3)})

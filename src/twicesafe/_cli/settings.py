@@ -14,7 +14,7 @@ names:
     first = 0.5
 
     [proxy]                  # settings of `twicesafe proxy`, with [http], its HttpPolicy
-    [relay]                  # settings of `twicesafe relay`
+    [relay]                  # settings of `twicesafe relay`; [consume] and [complete]: of those commands
     [sweep]                  # settings of `twicesafe sweep`
 
 Each setting can also be an environment variable, such as TWICESAFE_POLICY_RETENTION. Every command checks the whole file: an

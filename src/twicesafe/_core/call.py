@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import msgspec
@@ -27,7 +27,8 @@ class Call(msgspec.Struct, eq=False):
     field_names: Callable[[], Sequence[str]] | None
     clock: WorkerClock
     notify: Callable[[Event], None]
-    observed: bool
+    observed: Sized | bool
+    """The observers; false if there are none."""
     looked: bool = False
     """The store has just answered that the key is new (`Store.recall`)."""
     decide: Callable[[Exception, int], Exception] | None = None

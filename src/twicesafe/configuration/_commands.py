@@ -1,4 +1,4 @@
-"""Models of the sections that need no more than the library: store, policy, relay, complete and sweep."""
+"""Models of the sections that need no more than the library: store, policy, relay, consume, complete and sweep."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from .._edges.listener import ListenAddress
 from .._values.policy import Policy
 from .._values.settings import expect
 from ..encryption import KeyRing
@@ -17,11 +18,13 @@ from ._model import Section
 
 __all__ = [
     "COMPLETE",
+    "CONSUME",
     "POLICY",
     "RELAY",
     "STORE",
     "SWEEP",
     "CompleteOptions",
+    "ConsumeOptions",
     "RelayOptions",
     "StoreOptions",
     "SweepOptions",
@@ -52,9 +55,24 @@ class RelayOptions:
     """Lease of a relay's share; if it is not renewed, another relay takes over."""
     max_attempts: Annotated[int, Meta(ge=1)] = 10
     """Failed attempts before the lane is parked."""
+    metrics: str = ""
+    """Serve metrics at this address, host:port; empty: nowhere."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_address(self.metrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """What `twicesafe consume` reports. What it does is said on its command line."""
+
+    metrics: str = ""
+    """Serve metrics at this address, host:port; empty: nowhere."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _check_address(self.metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +87,12 @@ class CompleteOptions:
     """Runs to find in each round, at most."""
     concurrency: Annotated[int, Meta(ge=1)] = 8
     """Runs to continue at once."""
+    metrics: str = ""
+    """Serve metrics at this address, host:port; empty: nowhere."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_address(self.metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +106,11 @@ class SweepOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+def _check_address(metrics: str) -> None:
+    if metrics:
+        ListenAddress.of(metrics, "metrics")
 
 
 STORE: Final = Section("store", StoreOptions, "Where records are kept.")
@@ -113,5 +139,6 @@ POLICY: Final = Section(
     make=_policy,
 )
 RELAY: Final = Section("relay", RelayOptions, "Settings of `twicesafe relay`.")
+CONSUME: Final = Section("consume", ConsumeOptions, "Settings of `twicesafe consume`.")
 SWEEP: Final = Section("sweep", SweepOptions, "Settings of `twicesafe sweep`.")
 COMPLETE: Final = Section("complete", CompleteOptions, "Settings of `twicesafe complete`.")

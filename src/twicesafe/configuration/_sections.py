@@ -26,6 +26,7 @@ SECTIONS: Final = {
     "http": "twicesafe._proxy.settings:HTTP_SECTION",
     "mcp": "twicesafe._proxy.mcp_settings:MCP_SECTION",
     "relay": "twicesafe.configuration._commands:RELAY",
+    "consume": "twicesafe.configuration._commands:CONSUME",
     "complete": "twicesafe.configuration._commands:COMPLETE",
     "sweep": "twicesafe.configuration._commands:SWEEP",
     "dashboard": "twicesafe.dashboard._settings:DASHBOARD_SECTION",

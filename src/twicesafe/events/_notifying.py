@@ -174,11 +174,11 @@ def notifier(observers: Sequence[Observer]) -> Callable[[Event], None]:
     """One callable that notifies all observers; one that raises does not stop the others.
 
     An observer with ``logs_warnings`` logs them in place of `log_warnings`. Its ``renew()``: an observer has other
-    ``subscriptions`` now.
+    ``subscriptions`` now. Its ``add(observer)``: notify this one, too.
     """
     observers = checked(observers)
     logged = any(getattr(observer, "logs_warnings", False) for observer in observers)
-    receivers = (*(() if logged else (_LogWarnings(),)), *observers)
+    receivers: list[Observer] = [*([] if logged else [_LogWarnings()]), *observers]
     interested: dict[type[Event], tuple[Observer, ...]] = {}
 
     def notify(event: Event) -> None:
@@ -192,11 +192,15 @@ def notifier(observers: Sequence[Observer]) -> Callable[[Event], None]:
             except Exception:
                 _log.exception("an observer failed on %s", kind.__name__)
 
-    notify.renew = interested.clear  # type: ignore[attr-defined]
+    def add(observer: Observer) -> None:
+        receivers.append(observer)
+        interested.clear()
+
+    notify.renew, notify.add = interested.clear, add  # type: ignore[attr-defined]
     return notify
 
 
-def _call_for(kind: type[Event], observers: Sequence[Observer]) -> Iterator[Observer]:
+def _call_for(kind: type[Event], observers: Iterable[Observer]) -> Iterator[Observer]:
     """What to call for this kind of event. An observer with ``subscriptions`` names the kinds that
     it wants, and what to call for each; any other observer gets all events."""
     for observer in observers:

@@ -51,7 +51,7 @@ class InboxBase(ReceiverBase):
         self._waits = not capabilities.single_writer
         _refuse_unused(policy)
         self._consumer = (consumer,) if consumer else ()
-        self._configure(policy, scope, fingerprint, events.notifier(observers), bool(observers))
+        self._configure(policy, scope, fingerprint, events.notifier(observers), observers)
         self._tracer = events.tracer_of(observers)
         Key("-", self.scope)  # a scope is checked like any other
 

@@ -50,6 +50,7 @@ class PrometheusObserver:
         scope: Callable[[Key], str] | None = None,
     ) -> None:
         found = _counting.get(registry)
+        self._registry = registry
         if found is None:
             several = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
             if several is not None and not (os.path.isdir(several) and os.access(several, os.W_OK)):
@@ -66,6 +67,12 @@ class PrometheusObserver:
             )
         self._counts = found
         self.subscriptions = found.subscriptions
+
+    @classmethod
+    def _joining(cls, registry: CollectorRegistry = REGISTRY) -> PrometheusObserver:
+        """An observer that counts as those of the registry do, if it has some."""
+        found = _counting.get(registry)
+        return cls(registry, scope=None if found is None else found.scope)
 
     def __call__(self, event: Event) -> None:
         update = self.subscriptions.get(type(event))

@@ -5,7 +5,7 @@ The two differ only in how they run the flows that are made here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from copy import copy
 from functools import partial
 from typing import Any, NoReturn, Self
@@ -63,6 +63,8 @@ class ReceiverBase:
     """Of an inbox: in front of its scope, so that two consumers of one message both run."""
     _front: tuple[str, ...]
     """What every key starts with, unless it is absolute."""
+    _observed: Any
+    """The observers, in a list that all receivers made by `options` share."""
     _tracer: CarefulTracer | None = None
     _activity: Any = None
     """What `health` looks at; only if there are observers."""
@@ -79,7 +81,7 @@ class ReceiverBase:
         scope: Iterable[str],
         fingerprint: FingerprintSetting,
         notify: Callable[[events.Event], None],
-        observed: bool,
+        observed: Sized,
     ) -> None:
         if policy is not None and not isinstance(policy, Policy):
             raise ConfigurationError(f"policy must be a Policy(…), not {type(policy).__name__}")
@@ -95,16 +97,27 @@ class ReceiverBase:
     def _notifier(self, observers: Sequence[events.Observer]) -> Callable[[events.Event], None]:
         self._breaker = _BreakerObserver()
         self._durables = {}
-        observers = checked(observers)
-        if not observers:
-            return events.notifier([self._breaker])
+        self._observed = list(checked(observers))
+        notify = events.notifier([*self._observed, self._breaker])
+        if self._observed:
+            self._tracer = events.tracer_of(self._observed)
+            self._count_activity(notify)
+        return notify
+
+    def _count_activity(self, notify: Any) -> None:
         from ..observers._activity import Activity
 
         self._activity = Activity()
-        self._tracer = events.tracer_of(observers)
-        notify: Any = events.notifier([*observers, self._activity, self._breaker])
         self._activity.renewed = notify.renew
-        return notify  # type: ignore[no-any-return]
+        notify.add(self._activity)
+
+    def _observe(self, observer: events.Observer) -> None:
+        """One more observer, for a command that gets a receiver already made. Every receiver that was made from it
+        by `options` reports to it, too."""
+        self._notify.add(observer)  # type: ignore[attr-defined]
+        self._observed.append(observer)
+        if self._activity is None:
+            self._count_activity(self._notify)
 
     def __repr__(self) -> str:
         """Where it is and what differs from the default. Scopes name tenants, so they are counted."""

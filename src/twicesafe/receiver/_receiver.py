@@ -67,7 +67,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
 
         check_store(self, store)
         notify = self._notifier(observers)
-        self._configure(policy, scope, fingerprint, notify, bool(observers))
+        self._configure(policy, scope, fingerprint, notify, self._observed)
         self.store, self._hidden = store, store.hidden_keys
         self._upkeep = []
         self._runtime = BlockingRuntime(store, notify=notify, cache=cache)
@@ -231,7 +231,7 @@ class AsyncReceiver(
 
         check_store(self, store)
         notify = self._notifier(observers)
-        self._configure(policy, scope, fingerprint, notify, bool(observers))
+        self._configure(policy, scope, fingerprint, notify, self._observed)
         self.store, self._hidden = store, store.hidden_keys
         self._upkeep = []
         self._runtime = EventLoopRuntime(store, notify=notify, cache=cache)

@@ -7,7 +7,7 @@ they rely on.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import lru_cache
 from typing import Any, Final
 
@@ -148,7 +148,7 @@ class RunState:
         recorded: Iterable[Step],
         now: int,
         notify: Callable[[ev.Event], None],
-        observed: bool = False,
+        observed: Sized | bool = False,
         tracer: Any = None,
     ) -> None:
         self.claim, self.policy, self.holds, self.notify = claim, policy, holds, notify
