@@ -518,3 +518,29 @@ def test_a_run_that_exits_does_not_stop_the_completer(error: BaseException) -> N
         assert raised.wait(60)
         checkout.submit("good")
         assert completed.wait(60)
+
+
+def test_the_decorator_needs_no_settings() -> None:
+    receiver, async_receiver = Receiver(MemoryStore()), AsyncReceiver.open("memory://")
+
+    @receiver.durable
+    def checkout(steps: Steps, order: str) -> str:
+        return str(steps.uuid())
+
+    @async_receiver.durable
+    async def checkout_async(steps: AsyncSteps, order: str) -> str:
+        return str(await steps.uuid())
+
+    async def run() -> None:
+        async with async_receiver:
+            assert await checkout_async("a") == await checkout_async("a")
+            assert await checkout_async("a") != await checkout_async("b")
+
+    assert checkout("a") == checkout("a")
+    assert checkout("a") != checkout("b")
+    asyncio.run(run())
+    for each in (receiver, async_receiver):
+        with pytest.raises(
+            ConfigurationError, match="not 'order': name its settings, such as key="
+        ):
+            each.durable("order")  # type: ignore[call-overload]

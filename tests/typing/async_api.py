@@ -131,6 +131,12 @@ async def checkout(steps: AsyncSteps, order: str) -> bytes:
     return b""
 
 
+@receiver.durable
+async def refund(steps: AsyncSteps, order: str) -> bytes:
+    return b""
+
+
 async def checked_out() -> None:
     assert_type(await checkout("o-1"), bytes)
+    assert_type(await refund("o-1"), bytes)
     checkout("o-1")  # pyright: ignore[reportUnusedCoroutine]

@@ -208,3 +208,13 @@ def checkout(steps: Steps, order: str) -> Receipt:
 assert_type(checkout("o-1"), Receipt)
 assert_type(checkout.key("o-1"), Key)
 checkout(5)  # pyright: ignore[reportArgumentType]
+
+
+@receiver.durable
+def refund(steps: Steps, order: str) -> Receipt:
+    return charge(order)
+
+
+assert_type(refund("o-1"), Receipt)
+assert_type(refund.submit("o-1"), Key)
+refund(5)  # pyright: ignore[reportArgumentType]

@@ -23,6 +23,7 @@ from typing import (
     ParamSpec,
     Self,
     TypeVar,
+    overload,
 )
 
 from .._core.call import Call
@@ -43,6 +44,7 @@ from .._values.fingerprint import field_names, fingerprint, stated
 from .._values.keys import Key, KeyLike, new_owner
 from .._values.outcomes import Outcome
 from .._values.policy import Policy
+from .._values.settings import shown
 from ..errors import ConfigurationError, UnsupportedByStoreError, UsageError
 from ._base import ReceiverBase, check_key, expect_parameter, value_or_raise
 from ._durable_arguments import DurableArguments
@@ -63,6 +65,10 @@ class _DurableBase(Generic[P]):
     _steps: Callable[..., Any]
 
     def __init__(self, owner: Any, function: Callable[..., Any], given: _Given) -> None:
+        if not callable(function):
+            raise ConfigurationError(
+                f"durable must decorate a function, not {shown(function)}: name its settings, such as key="
+            )
         self._function, self._given = function, given
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
         self._arguments = DurableArguments(function)
@@ -314,6 +320,9 @@ def _check_submitted(call: Call, answer: Claimed) -> None:
 class Durables(ReceiverBase):
     """`Receiver.durable`."""
 
+    @overload
+    def durable(self, function: Callable[Concatenate[Steps, P], T]) -> Durable[P, T]: ...
+    @overload
     def durable(
         self,
         *,
@@ -323,7 +332,18 @@ class Durables(ReceiverBase):
         fingerprint: FingerprintSetting = None,
         policy: Policy | None = None,
         complete: bool = True,
-    ) -> Callable[[Callable[Concatenate[Steps, P], T]], Durable[P, T]]:
+    ) -> Callable[[Callable[Concatenate[Steps, P], T]], Durable[P, T]]: ...
+    def durable(
+        self,
+        function: Any = None,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        name: str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+        complete: bool = True,
+    ) -> Any:
         """Make a function durable: its first argument is its `Steps`.
 
         ``key`` is a function of the other arguments, the name of one, or None: the key is then made from
@@ -333,15 +353,20 @@ class Durables(ReceiverBase):
         """
         given = _Given(key, name, scope, fingerprint, policy, complete)
 
-        def decorate(function: Callable[Concatenate[Steps, P], T]) -> Durable[P, T]:
-            return self._registered(Durable(self, function, given))  # type: ignore[arg-type,no-any-return]
+        def decorate(function: Any) -> Any:
+            return self._registered(Durable(self, function, given))  # type: ignore[arg-type]
 
-        return decorate
+        return decorate if function is None else decorate(function)
 
 
 class AsyncDurables(ReceiverBase):
     """`AsyncReceiver.durable`."""
 
+    @overload
+    def durable(
+        self, function: Callable[Concatenate[AsyncSteps, P], Coroutine[Any, Any, T]]
+    ) -> AsyncDurable[P, T]: ...
+    @overload
     def durable(
         self,
         *,
@@ -353,7 +378,18 @@ class AsyncDurables(ReceiverBase):
         complete: bool = True,
     ) -> Callable[
         [Callable[Concatenate[AsyncSteps, P], Coroutine[Any, Any, T]]], AsyncDurable[P, T]
-    ]:
+    ]: ...
+    def durable(
+        self,
+        function: Any = None,
+        *,
+        key: Callable[..., KeyLike] | str | None = None,
+        name: str | None = None,
+        scope: Iterable[str] | None = None,
+        fingerprint: FingerprintSetting = None,
+        policy: Policy | None = None,
+        complete: bool = True,
+    ) -> Any:
         """Make a function durable: its first argument is its `AsyncSteps`.
 
         ``key`` is a function of the other arguments, the name of one, or None: the key is then made from
@@ -363,9 +399,7 @@ class AsyncDurables(ReceiverBase):
         """
         given = _Given(key, name, scope, fingerprint, policy, complete)
 
-        def decorate(
-            function: Callable[Concatenate[AsyncSteps, P], Coroutine[Any, Any, T]],
-        ) -> AsyncDurable[P, T]:
-            return self._registered(AsyncDurable(self, function, given))  # type: ignore[arg-type,no-any-return]
+        def decorate(function: Any) -> Any:
+            return self._registered(AsyncDurable(self, function, given))  # type: ignore[arg-type]
 
-        return decorate
+        return decorate if function is None else decorate(function)
