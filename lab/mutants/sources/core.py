@@ -25,9 +25,18 @@ break_source(
     "an outage drops the result",
     bug="tries that fail together with their renewals count against the result",
     file="_core/outcome_recording.py",
-    old="            one.alone = 0  # this is an outage",
-    new="            reached.append(one)",
+    old="        if reply is Ack.OK:",
+    new="        if reply is Ack.OK or isinstance(reply, Exception):",
     tests=[f"{REFUSED}test_an_outage_drops_nothing"],
+)
+
+break_source(
+    "a refused renewal drops the result",
+    bug="a claim that the store no longer renews counts against its payload, although the record may have it",
+    file="_core/outcome_recording.py",
+    old="        if reply is Ack.OK:",
+    new="        if isinstance(reply, Ack):",
+    tests=[f"{REFUSED}test_a_result_that_is_recorded_is_not_called_lost"],
 )
 
 break_source(
