@@ -51,7 +51,7 @@ def cursor_of(row: Row) -> str:
 
 
 def place_in(cursor: str) -> tuple[int, bytes] | None:
-    """The creation time and id in such a cursor; None: it is empty, so this is the first page."""
+    """The creation time and id that `cursor_of` wrote. None: the cursor is empty, so this is the first page."""
     if not cursor:
         return None
     created, _, id_ = cursor.partition(".")

@@ -115,8 +115,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class InThreads:
-    """A blocking object in worker threads of its own: handlers may keep those of `asyncio.to_thread` busy for long,
-    and a broker would wait for its answer meanwhile."""
+    """A blocking object in its own worker threads. Handlers may keep the threads of `asyncio.to_thread` busy for
+    long; a broker would wait for its acknowledgement meanwhile."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing

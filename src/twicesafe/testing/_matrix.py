@@ -81,7 +81,7 @@ def crash_matrix(
     ours = (handler, setup, snapshot, later or setup)
     if any(map(is_async_function, ours)) and _loop_runs():
         raise ConfigurationError(
-            "crash_matrix runs async functions on event loops of its own: call it from a plain test, not from "
+            "crash_matrix starts an event loop for async functions: call it from a plain test, not from "
             "a coroutine"
         )
     if interleavings is not None and interleavings < 0:

@@ -78,7 +78,7 @@ class KeeperStore:
 
 @dataclass(frozen=True, slots=True)
 class KeeperStores:
-    """Ask for that store in so many threads at once. Reply: how many objects they got."""
+    """Ask for the lease keeper's store in this many threads at once. Reply: how many different stores they got."""
 
     threads: int
 
