@@ -8,6 +8,7 @@ from typing import Any
 
 from rq import Retry as RqRetry
 from rq import get_current_job
+from rq.timeouts import JobTimeoutException
 
 from twicesafe import Policy, Receiver, current_claim
 from twicesafe.consumers import DeadLetter, Retry
@@ -41,6 +42,11 @@ def current() -> str:
 def broken() -> None:
     RAN.append(attempt())
     raise ValueError("no")
+
+
+def too_long() -> None:
+    RAN.append(attempt())
+    raise JobTimeoutException("Task exceeded maximum timeout value (180 seconds)")
 
 
 def ask() -> Any:

@@ -15,11 +15,12 @@ import pytest
 from celery import Celery, signals
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Retry as CeleryRetry
+from celery.exceptions import SoftTimeLimitExceeded
 
 from tests.house.repository import ROOT
 from twicesafe import Backoff, Key, Policy, Receiver, current_claim
 from twicesafe.consumers import DeadLetter, Retry
-from twicesafe.errors import ConfigurationError, ParkedError
+from twicesafe.errors import ConfigurationError, HeldError, ParkedError
 from twicesafe.integrations.celery import idempotent_task
 
 POLICY = Policy(max_attempts=4, backoff=Backoff(first=60))
@@ -289,6 +290,24 @@ def test_eager_tasks_are_answered(receiver: Receiver, ran: list[Any]) -> None:
         return len(ran)
 
     assert [eager.apply(task_id="t").get() for _ in range(2)] == [1, 1]
+
+
+def test_at_most_once_a_task_that_celery_cut_off_is_held(
+    receiver: Receiver, ran: list[Any]
+) -> None:
+    """Celery raises this error in the task wherever it is, so the effect may have happened."""
+    holding = receiver.options(policy=POLICY.replace(takeover="hold"))
+    app = Celery("shop", set_as_current=False, task_cls=idempotent_task(holding))
+
+    @app.task(shared=False)
+    def too_long() -> None:
+        ran.append(1)
+        raise SoftTimeLimitExceeded
+
+    for expected in (SoftTimeLimitExceeded, HeldError):
+        with pytest.raises(expected):
+            too_long.apply(task_id="cut").get()
+    assert ran == [1]
 
 
 def test_tasks_of_celery_itself_are_left_alone(receiver: Receiver) -> None:

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from faststream import Response
+from faststream import BaseMiddleware, Response
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage
 from faststream.redis import ListSub, RedisBroker, StreamSub, TestRedisBroker
+from pydantic import BaseModel
 
 from twicesafe import AsyncReceiver, Backoff, Key, Policy, State
 from twicesafe.consumers import DeadLetter
@@ -208,6 +209,62 @@ async def test_a_key_of_ones_own_is_good_for_a_batch(receiver: AsyncReceiver) ->
         for _ in range(2):
             await broker.publish_batch("a", "b", list="orders")
     assert ran == ["a", "b"]
+
+
+class Receipt(BaseModel):
+    cents: int
+
+
+class Passing(BaseMiddleware[Any, Any]):
+    async def consume_scope(self, call_next: Any, msg: Any) -> Any:
+        return await call_next(msg)
+
+
+async def test_a_model_is_published_again_as_it_was(receiver: AsyncReceiver) -> None:
+    """A repeat published an empty message: the middleware did not know the type that the subscriber returns."""
+    published: list[Any] = []
+    middleware = IdempotentMessages(
+        receiver, key=lambda message: message.headers.get("order") or Key.random()
+    )
+    broker = RedisBroker(middlewares=[middleware, Passing])
+
+    @broker.subscriber("orders")
+    @broker.publisher("receipts")
+    async def charge(order: str) -> Receipt:
+        return Receipt(cents=500)
+
+    @broker.subscriber("refunds")
+    @broker.publisher("receipts")
+    def refund(order: str) -> list[Receipt]:
+        return [Receipt(cents=-500)]
+
+    @broker.subscriber("receipts")
+    async def read(receipt: Any) -> None:
+        published.append(receipt)
+
+    async with TestRedisBroker(broker):
+        for _ in range(2):
+            await broker.publish("a", "orders", headers={"order": "o-1"})
+            await broker.publish("a", "refunds", headers={"order": "o-1"})
+    assert published == [{"cents": 500}, [{"cents": -500}]] * 2
+
+
+async def test_a_subscriber_that_returns_a_model_may_acknowledge_instead(
+    receiver: AsyncReceiver,
+) -> None:
+    ran: list[str] = []
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver, key=lambda message: "o-1")])
+
+    @broker.subscriber("orders")
+    async def charge(order: str) -> Receipt:
+        ran.append(order)
+        raise AckMessage
+
+    async with TestRedisBroker(broker):
+        for _ in range(2):
+            with pytest.raises(AckMessage):
+                await broker.publish("a", "orders")
+    assert ran == ["a"]
 
 
 async def test_of_a_response_object_nothing_is_kept(receiver: AsyncReceiver) -> None:

@@ -19,7 +19,7 @@ from rq.job import Job, JobStatus
 
 from tests.house.repository import ROOT
 from tests.integrations import rq_jobs
-from twicesafe import Backoff, Key, Policy, Receiver
+from twicesafe import Backoff, Key, Policy, Receiver, State
 from twicesafe.errors import ConfigurationError
 from twicesafe.integrations.rq import idempotent_job
 
@@ -99,6 +99,20 @@ def test_retries_end_with_the_attempts(queue: Queue, ran: list[Any]) -> None:
     assert ran == [1, 2, 3, 4]
     assert "ValueError: no" in str(job.latest_result().exc_string)  # type: ignore[union-attr]
     assert job.get_status() is JobStatus.FAILED
+
+
+def test_at_most_once_a_job_that_rq_cut_off_is_held(
+    redis: Redis, receiver: Receiver, ran: list[Any]
+) -> None:
+    """RQ raises this error in the function wherever it is, so the effect may have happened."""
+    holding = receiver.options(policy=POLICY.replace(takeover="hold"))
+    queue = Queue("orders", connection=redis, job_class=idempotent_job(holding))
+    job = done(queue, rq_jobs.too_long, job_id="t", retry=Retry(max=2))
+    assert ran == [1]
+    assert "HeldError" in str(job.latest_result().exc_string)  # type: ignore[union-attr]
+    record = receiver.record(Key("t", scope=("tests.integrations.rq_jobs.too_long",)))
+    assert record is not None
+    assert (record.state, record.error) == (State.HELD, "JobTimeoutException")
 
 
 def test_a_returned_retry_releases_the_claim(queue: Queue, ran: list[Any]) -> None:

@@ -188,6 +188,21 @@ def test_other_forms_of_results(receiver: Receiver) -> None:
             assert "its result was not kept" in answer.content
 
 
+@pytest.mark.parametrize("artifact", [object(), "x" * 300_000], ids=["unstorable", "too long"])
+def test_an_artifact_that_cannot_be_kept_does_not_take_the_content_with_it(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, artifact: Any
+) -> None:
+    layer = IdempotentTools(receiver, {"charge": RULE})
+    request = asked({"name": "charge", "args": {"order_id": "o-1"}, "id": "c"})
+    found = ToolMessage("2 rows", tool_call_id="c", name="charge", artifact=artifact)
+    assert layer.wrap_tool_call(request, lambda _: found) is found
+    again = layer.wrap_tool_call(request, lambda _: found)
+    assert isinstance(again, ToolMessage)
+    assert str(again.content).startswith("2 rows\n\ncharge was already done at ")
+    assert again.artifact is None
+    assert "a repeat of charge gets no artifact: it " in caplog.text
+
+
 def asked(tool_call: Any) -> ToolCallRequest:
     runtime: Any = SimpleNamespace(config={})
     return ToolCallRequest(tool_call, Bank().tool(), {}, runtime)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import date
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputText,
 )
+from pydantic import BaseModel, Field
 
 from twicesafe import AsyncReceiver, Policy, State
 from twicesafe.errors import ConfigurationError
@@ -89,13 +91,22 @@ async def receiver() -> AsyncIterator[AsyncReceiver]:
 
 
 async def ran(tools: Any, *calls: Any, context: Any = None) -> list[Any]:
-    """What the model gets back."""
+    """What the model gets back, as the tools say it."""
+    return [item.output for item in await outputs(tools, *calls, context=context)]
+
+
+async def sent_by(tools: Any, *calls: Any) -> list[Any]:
+    """What the SDK sends to the model."""
+    return [item.raw_item["output"] for item in await outputs(tools, *calls)]
+
+
+async def outputs(tools: Any, *calls: Any, context: Any = None) -> list[Any]:
     texts = [call if isinstance(call, str) else json.dumps(call) for call in calls]
     agent = Agent(name="shop", tools=list(tools), model=Scripted(texts))
     result = await Runner.run(
         agent, "charge it", context=context, run_config=RunConfig(tracing_disabled=True)
     )
-    return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
+    return [item for item in result.new_items if item.type == "tool_call_output_item"]
 
 
 def guarded(bank: Bank, receiver: AsyncReceiver, rule: ToolRule = RULE, **settings: Any) -> Any:
@@ -198,6 +209,58 @@ async def test_blocks_are_replayed_as_blocks(receiver: AsyncReceiver, result: An
     assert again[0] == {"type": "text", "text": "a block"}
     assert "Do not call it again" in again[1]["text"]
     assert bank.charged == ["o-1"]
+
+
+@pytest.mark.parametrize("result", [[1, 2], [{"type": "refund"}], {"type": "refund"}, ("a",)])
+async def test_what_is_no_block_is_replayed_as_the_same_text(
+    receiver: AsyncReceiver, result: Any
+) -> None:
+    bank = Bank()
+    bank.returns = result
+    _, again = await ran(guarded(bank, receiver), ORDER, ORDER)
+    assert again.startswith(f"{result}\n\ncharge was already done at ")
+
+
+class Receipt(BaseModel):
+    order_id: str = Field(serialization_alias="orderId")
+    day: date
+
+
+RECEIPT = Receipt(order_id="o-1", day=date(2026, 7, 24))
+SCHEMA = {
+    "type": "object",
+    "properties": {"cents": {"type": "integer"}},
+    "required": ["cents"],
+    "additionalProperties": False,
+}
+TYPED: list[Any] = [
+    ({"output_type": Receipt}, RECEIPT),
+    ({"output_json_schema": SCHEMA}, {"cents": 500}),
+    ({"output_json_schema": SCHEMA}, '{"cents":500}'),
+]
+
+
+@pytest.mark.parametrize("settings, result", TYPED, ids=["type", "schema", "text"])
+async def test_a_result_of_a_declared_type_is_replayed_as_that(
+    receiver: AsyncReceiver, settings: Any, result: Any
+) -> None:
+    """The SDK ends the run if a tool that declares the type of its output says anything else."""
+    bank = Bank()
+    bank.returns = result
+    tools = idempotent_tools(receiver, {"charge": RULE}, [bank.tool(**settings)])
+    first, again, other = await sent_by(tools, ORDER, ORDER, {**ORDER, "cents": 900})
+    assert first == again
+    assert "(different: cents)" in other
+    assert bank.charged == ["o-1"]
+
+
+async def test_what_a_probe_finds_need_not_have_the_declared_type(receiver: AsyncReceiver) -> None:
+    bank = Bank()
+    bank.trouble = TimeoutError()
+    rule = ToolRule(identity=("order_id",), probe=lambda call: Done("paid 500"))
+    tools = idempotent_tools(receiver, {"charge": rule}, [bank.tool(output_type=Receipt)])
+    (found,) = await sent_by(tools, ORDER)
+    assert found.startswith('"paid 500"\n\ncharge was already done at ')
 
 
 async def test_only_tools_with_a_rule_are_changed(receiver: AsyncReceiver) -> None:

@@ -601,6 +601,15 @@ def test_approvals_need_a_store_that_keeps_steps(monkeypatch: pytest.MonkeyPatch
         bank.guard(ASKING)
 
 
+def test_a_receiver_that_runs_handlers_in_an_outage_may_guard_tools_with_approval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was refused as for a durable function, which the user had not written."""
+    bank = Bank(monkeypatch, Policy(wait=0, outage="run"))
+    with bank.receiver:
+        assert bank.charge(ASKING).state == "waiting"
+
+
 def test_released_by_mistake_an_approval_is_asked_for_again(bank: Bank) -> None:
     waiting = bank.charge(ASKING)
     bank.receiver.release(waiting.key, by="ann")  # type: ignore[arg-type]

@@ -34,6 +34,8 @@ class Call(msgspec.Struct, eq=False):
     decide: Callable[[Exception, int], Exception] | None = None
     """Of the handler's error and its attempt: the error that says what happens next, for a message
     of a consumer (`consuming.recovery`)."""
+    cut_off: tuple[type[BaseException], ...] = (TimeoutError,)
+    """Errors that end the handler wherever it is, so its outcome is unknown."""
     spent: int = 0
     """Attempts that are counted elsewhere: those of an inbox's message whose worker died."""
     flight: Any = None

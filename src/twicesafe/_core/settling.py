@@ -186,7 +186,7 @@ def prepare(
     # The handler's own exception means that it failed. After a cancellation, an interrupt or a
     # timeout the outcome is unknown.
     known = isinstance(error, Exception)
-    unknown = not known or isinstance(error, TimeoutError)
+    unknown = not known or isinstance(error, call.cut_off)
     if call.decide is not None and isinstance(error, Exception):
         error = reply.error = call.decide(error, claim.attempt)
     if policy.remember and isinstance(error, policy.remember):

@@ -211,7 +211,7 @@ def _approvals(receiver: Any, tool: str) -> Any:
         name=f"approval of {tool}",
         scope=(),
         fingerprint=lambda key, asked, whole: whole,
-        policy=receiver.policy.replace(takeover="retry"),
+        policy=receiver.policy.replace(takeover="retry", outage="refuse"),
         complete=False,
     )
 

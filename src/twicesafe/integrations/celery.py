@@ -41,7 +41,7 @@ from ..receiver._queue_delivery import (
 
 with driver("celery"):
     from celery import Celery, Task
-    from celery.exceptions import Reject, Retry
+    from celery.exceptions import Reject, Retry, SoftTimeLimitExceeded
 
 __all__ = ["idempotent_task", "settings_problems"]
 
@@ -49,6 +49,9 @@ _log = logging.getLogger("twicesafe")
 
 _BEGUN: Final = "twicesafe_begun"
 """Set on a request whose task runs under its claim."""
+
+_LIMITS: Final = (SoftTimeLimitExceeded,)
+"""With ``takeover="hold"`` the outcome of a task that raises this is unknown."""
 
 VISIBILITY: Final = 3600
 """The visibility time-out of Celery's Redis transport, in seconds, if none is set."""
@@ -90,7 +93,9 @@ def idempotent_task(receiver: Receiver, *, key: Callable[..., KeyLike] | None = 
             def make() -> Any:
                 given = _key_of(request) if key is None else key(*args, **kwargs)
                 owner = home.options(scope=(*home.scope, self.name))
-                return delivery(owner, given, queue_decides, self, self.run, args, kwargs)
+                return delivery(
+                    owner, given, queue_decides, self, self.run, args, kwargs, cut_off=_LIMITS
+                )
 
             return _act(self, verdict_on(home, make))
 

@@ -30,6 +30,7 @@ from typing import Any, Final, TypeAlias
 from .._core.consuming.message import Message, key_of
 from .._core.consuming.recovery import DeadLetter, Recover, Retry, default_recovery
 from .._core.consuming.verdicts import is_counted
+from .._core.handler_profile import profile_of
 from .._values.drivers import driver
 from .._values.keys import KeyLike
 from ..receiver import AsyncReceiver
@@ -117,7 +118,9 @@ class _Delivery(BaseMiddleware[Any, Any]):
         def make() -> Any:
             run = functools.partial(_until_acked, call_next, msg)
             key = settings.key(msg)
-            return delivery(owner, key, settings.recover, msg, call_next, (msg,), run=run)
+            call = delivery(owner, key, settings.recover, msg, call_next, (msg,), run=run)
+            call.declared = _declared(call_next)
+            return call
 
         verdict = await verdict_on_async(owner, make)
         if verdict.action == "ack":
@@ -136,6 +139,15 @@ class _Delivery(BaseMiddleware[Any, Any]):
         await asyncio.sleep(pause_of(verdict))
         cause = verdict.error.__cause__
         raise cause if isinstance(cause, IgnoredException) else NackMessage
+
+
+def _declared(call_next: Callable[[Any], Any]) -> Any:
+    """The type that the subscriber's function returns; the other middlewares are around it."""
+    while isinstance(call_next, functools.partial) and call_next.args:
+        call_next = call_next.args[0]
+    wrapper = getattr(call_next, "__self__", None)
+    function = inspect.unwrap(getattr(wrapper, "_original_call", call_next))
+    return profile_of(function).declared
 
 
 async def _until_acked(call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:

@@ -9,7 +9,8 @@ run is LangGraph's ``thread_id``, which a resumed graph keeps; the id of a tool 
 not used. Put it last, next to the tools: then retries of other middleware get recorded answers.
 
 A replay is a `ToolMessage` with the recorded content, a note for the model, and the state in
-``response_metadata``. A refusal is one with ``status="error"``.
+``response_metadata``. An artifact that cannot be stored, or is too long, is left out. A refusal is one with
+``status="error"``.
 
 A tool says that nothing was done by `ToolException` (with no other error behind it), by returning a message
 with ``status="error"``, or by an interrupt of the graph. LangChain turns other errors into such messages, too:
@@ -19,6 +20,7 @@ each `ValidationError`, also if the answer of the bank did not fit. So the error
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -26,8 +28,9 @@ from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule
 from .._core.tool_calls.statements import stated_outside
 from .._edges.tool_guard import Invocation, ToolGuard
+from .._values.codecs import DEFAULT_CODEC
 from .._values.drivers import driver
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, text_of
 from ..receiver import AsyncReceiver, Receiver
 from ..receiver._base import check_receiver
 
@@ -40,6 +43,8 @@ with driver("langchain"):
     from langgraph.types import Command
 
 __all__ = ["Done", "IdempotentTools", "NotDone", "ToolCall", "ToolRule"]
+
+_log = logging.getLogger("twicesafe")
 
 _KEPT: Final = "twicesafe.langchain"
 _FRAMEWORK: Final = ("langchain", "langchain_core", "langchain_mcp_adapters", "langgraph")
@@ -65,10 +70,11 @@ class IdempotentTools(AgentMiddleware[Any, Any, Any]):
             check_receiver(receiver, AsyncReceiver, type(self).__name__)
         self._principal = principal or (lambda _: None)
         self._run = run or thread_of
+        self._policy = receiver.policy
         self._guard: ToolGuard[Any] = ToolGuard(
             receiver,
             tools,
-            keep=_kept,
+            keep=self._kept,
             is_final=lambda result: not _is_error(result),
             states_not_done=_states_not_done,
         )
@@ -120,6 +126,23 @@ class IdempotentTools(AgentMiddleware[Any, Any, Any]):
         except Exception as error:
             return body.message_of(error)  # type: ignore[no-any-return]
         return _message(answer, request)
+
+    def _kept(self, result: ToolMessage) -> dict[str, Any]:
+        if not isinstance(result, ToolMessage):
+            raise TypeError("a Command has no plain form")
+        kept = {"content": result.content, "artifact": result.artifact}
+        if result.artifact is not None:
+            try:
+                payload = (self._policy.codec or DEFAULT_CODEC).encode(kept)
+                why = "is too long" if len(payload) > self._policy.max_result_bytes else ""
+            except Exception as error:
+                why = f"cannot be stored: {text_of(error)}"
+            if why:  # the model gets only the content
+                _log.warning(
+                    "a repeat of %s gets no artifact: it %s", result.name or "the tool", why
+                )
+                del kept["artifact"]
+        return {_KEPT: kept}
 
     def _expect(self, *, blocking: bool) -> None:
         if self._guard.is_blocking is not blocking:
@@ -221,12 +244,6 @@ def thread_of(request: ToolCallRequest) -> str | None:
     return None if thread is None else str(thread)
 
 
-def _kept(result: ToolMessage) -> dict[str, Any]:
-    if not isinstance(result, ToolMessage):
-        raise TypeError("a Command has no plain form")
-    return {_KEPT: {"content": result.content, "artifact": result.artifact}}
-
-
 def _message(answer: ToolAnswer, request: ToolCallRequest) -> ToolMessage | Command[Any]:
     if answer.state == "done":
         if isinstance(answer.result, ParentCommand):
@@ -237,7 +254,7 @@ def _message(answer: ToolAnswer, request: ToolCallRequest) -> ToolMessage | Comm
     if answer.has_result:
         kept = answer.result
         if isinstance(kept, dict) and _KEPT in kept:
-            first, artifact = kept[_KEPT]["content"], kept[_KEPT]["artifact"]
+            first, artifact = kept[_KEPT]["content"], kept[_KEPT].get("artifact")
         else:
             first = kept if isinstance(kept, str) else str(kept)
         if isinstance(first, str):

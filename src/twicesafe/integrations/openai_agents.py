@@ -12,6 +12,10 @@ time-out. For tools with a rule that is switched off: an error whose outcome is 
 that says so, and any other error is given to the tool's own ``failure_error_function``, as before.
 
 A tool says that nothing was done by raising `NotDone`, or an error that its rule lists in ``not_done``.
+
+If a tool declares the type of its output, the SDK refuses any other output, and the run fails. So a replay of
+such a tool is the recorded value, without a note; a refusal is the answer of a tool output guardrail, which the
+SDK does not check.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .._core.tool_calls.answers import ToolAnswer
 from .._core.tool_calls.rule import Done, NotDone, ToolCall, ToolRule, check_rules
@@ -31,7 +35,14 @@ from ..receiver import AsyncReceiver
 from ..receiver._base import check_receiver
 
 with driver("agents"):
-    from agents import FunctionTool, ModelBehaviorError, Tool
+    from agents import (
+        FunctionTool,
+        ModelBehaviorError,
+        Tool,
+        ToolGuardrailFunctionOutput,
+        ToolOutputGuardrail,
+        ToolOutputGuardrailData,
+    )
     from agents.tool import (
         ToolOutputFileContent,
         ToolOutputImage,
@@ -40,6 +51,8 @@ with driver("agents"):
         set_function_tool_failure_error_function,
     )
     from agents.tool_context import ToolContext
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import to_jsonable_python
 
 __all__ = ["Done", "NotDone", "ToolCall", "ToolRule", "idempotent_tools"]
 
@@ -47,7 +60,9 @@ _BEFORE_A_TOOL: Final = {"agents.tool", "agents.agent", "agents.function_schema"
 """The SDK reads the arguments of a tool here, before it calls the function."""
 _WAITS: Final = object()
 """In place of the result of an agent that is used as a tool, and waits for a person's approval."""
-_BLOCKS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
+_BLOCK: Final[TypeAdapter[Any]] = TypeAdapter(
+    ToolOutputText | ToolOutputImage | ToolOutputFileContent
+)
 
 
 def idempotent_tools(
@@ -107,6 +122,7 @@ def _guarded(
 ) -> FunctionTool:
     inner = set_function_tool_failure_error_function(copy.copy(tool), None)  # it raises its errors
     is_agent = getattr(tool, "_is_agent_tool", False)
+    typed = _type_of_output(tool)
 
     async def invoke(context: ToolContext[Any], input: str) -> Any:  # noqa: A002 - the SDK's name
         try:  # by the SDK's own reader: what another one refuses might run without protection
@@ -123,7 +139,9 @@ def _guarded(
                 if set(modules_of(error)) <= _BEFORE_A_TOOL:
                     raise _ArgumentsRefused(error) from None
                 raise
-            return _WAITS if result is None and is_agent else result
+            if result is None and is_agent:
+                return _WAITS
+            return result if typed is None else _Typed(result)
 
         try:
             answer = await guard.call_async(
@@ -146,22 +164,37 @@ def _guarded(
             if said is None:
                 raise error from error.__cause__
             return said
-        return _output(answer)
+        return _output(answer) if typed is None else _typed_output(answer, typed)
 
     guarded = copy.copy(tool)
     guarded.on_invoke_tool = invoke
+    if typed is not None:
+        others = guarded.tool_output_guardrails or []
+        guarded.tool_output_guardrails = [ToolOutputGuardrail(_in_our_words, "twicesafe"), *others]
     return guarded
 
 
 def _kept(result: Any) -> Any:
-    """As the model gets it: text, or the blocks that the SDK knows."""
-    if isinstance(result, list):
-        return [_kept(one) for one in result]
-    if isinstance(result, _BLOCKS):
-        return result.model_dump(mode="json", exclude_none=True)
-    if isinstance(result, dict) and "type" in result:
-        return result
-    return str(result)
+    """As the model gets it: the JSON of a declared type, blocks that the SDK knows, or text."""
+    if isinstance(result, _Typed):
+        if isinstance(result.value, str):
+            return json.loads(result.value)
+        return to_jsonable_python(result.value, by_alias=False, round_trip=True)
+    listed = isinstance(result, (list, tuple))
+    blocks = [_block(one) for one in (result if listed else [result])]
+    if not blocks or None in blocks:
+        return str(result)
+    return blocks if listed else blocks[0]
+
+
+def _block(given: Any) -> Any:
+    """A block of text, an image or a file as JSON; None: it is none, so the SDK makes a text of it."""
+    if isinstance(given, dict) and "type" not in given:
+        return None
+    try:
+        return _BLOCK.validate_python(given).model_dump(mode="json", exclude_none=True)
+    except ValidationError:
+        return None
 
 
 def _output(answer: ToolAnswer) -> Any:
@@ -176,3 +209,43 @@ def _output(answer: ToolAnswer) -> Any:
     if isinstance(kept, dict) and "type" in kept:
         return [kept, note]
     return f"{kept}\n\n{answer.text}"
+
+
+# --- tools that declare the type of their output ---------------------------------------------
+
+
+class _Typed(NamedTuple):
+    """The result of such a tool."""
+
+    value: Any
+
+
+class _InOurWords(str):
+    """What the model gets in place of such a result."""
+
+    __slots__ = ()
+
+
+def _in_our_words(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
+    if isinstance(data.output, _InOurWords):
+        return ToolGuardrailFunctionOutput.reject_content(str(data.output))
+    return ToolGuardrailFunctionOutput.allow()
+
+
+def _type_of_output(tool: FunctionTool) -> TypeAdapter[Any] | None:
+    """None: any output will do."""
+    if getattr(tool, "output_json_schema", None) is None:
+        return None
+    return getattr(tool, "_output_type_adapter", None) or TypeAdapter(dict[str, Any])
+
+
+def _typed_output(answer: ToolAnswer, kind: TypeAdapter[Any]) -> Any:
+    if answer.state == "done":
+        return answer.result.value
+    if not answer.has_result:
+        return _InOurWords(answer.text)
+    text = json.dumps(answer.result)
+    try:
+        return kind.validate_json(text, by_alias=True, by_name=True)
+    except ValidationError:  # a probe or an operator recorded it
+        return _InOurWords(f"{text}\n\n{answer.text}")

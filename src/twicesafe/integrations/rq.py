@@ -41,11 +41,16 @@ from ..receiver._queue_delivery import (
 with driver("rq"):
     from rq import Retry
     from rq.job import Job
+    from rq.timeouts import BaseTimeoutException
 
 __all__ = ["idempotent_job"]
 
 ALWAYS: Final = 1_000_000_000
 """A job that could not run now goes back to its queue, however often that was."""
+
+
+_LIMITS: Final = (BaseTimeoutException,)
+"""With ``takeover="hold"`` the outcome of a job that raises this is unknown."""
 
 
 class _Again(Exception):  # noqa: N818 - a wish of the function, not an error
@@ -85,7 +90,8 @@ def idempotent_job(receiver: Receiver, *, key: Callable[..., KeyLike] | None = N
                     scope = (*scope, f"repeats_left={self.repeats_left}")
                 given = Key(self.id) if key is None else key(*args, **kwargs)
                 owner = home.options(scope=scope)
-                return delivery(owner, given, queue_decides, self, self.func, args, kwargs, run)
+                work = (self.func, args, kwargs, run)
+                return delivery(owner, given, queue_decides, self, *work, cut_off=_LIMITS)
 
             return _act(self, verdict_on(home, make))
 

@@ -67,10 +67,13 @@ def delivery(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
     run: Callable[[], Any] | None = None,
+    *,
+    cut_off: tuple[type[Exception], ...] = (),
 ) -> Call:
     """The call of ``function(*args, **kwargs)`` under this key; ``recover`` gets the message.
 
-    ``run``: what to run instead, if the queue has its own way to call the function.
+    ``run``: what to run instead, if the queue has its own way to call the function. ``cut_off``: the errors by
+    which the queue ends a function that takes too long.
     """
     given = kwargs or {}
     profile = profile_of(function)
@@ -79,6 +82,7 @@ def delivery(
     run = run or functools.partial(function, *args, **given)
     call = receiver._call(receiver._delivered_key(key), run, profile, args, given)
     call.decide = decide(recover, message, receiver._resolved)
+    call.cut_off += cut_off
     return call
 
 
