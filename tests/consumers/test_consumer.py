@@ -841,18 +841,48 @@ class Faltering(MemorySource):
     """It has nothing, then it does not answer, and then it has a message."""
 
     asked = 0
+    error: BaseException = BrokerUnavailableError("a restart")
 
     def fetch(self, most: int, seconds: float) -> list[Received]:
         self.asked += 1
         if self.asked == 2:
             self.broker.send("orders", b"{}", id="meanwhile")
-            raise BrokerUnavailableError("a restart")
+            raise self.error
         return [] if self.asked == 1 else list(super().fetch(most, seconds))
 
 
-def test_drain_waits_until_the_broker_is_back(setting: Setting) -> None:
-    with setting.consumer(Faltering(setting.broker, "orders")) as consumer:
+@pytest.mark.parametrize("error", [Faltering.error, SystemExit(), asyncio.CancelledError()])
+def test_drain_waits_until_the_broker_is_back(setting: Setting, error: BaseException) -> None:
+    """Or its driver: without an answer to a fetch, there would be no further one."""
+    source = Faltering(setting.broker, "orders")
+    source.error = error
+    with setting.consumer(source) as consumer:
         assert consumer.drain(lambda message: None, idle=0.01).ran == 1
+
+
+class FalteringOnLoop(OnLoop):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(MemoryBroker())
+        self.inner = Faltering(self.broker, "orders")
+        self.inner.error, self.held = error, self.inner.held
+
+    async def fetch(self, most: int, seconds: float) -> list[Received]:  # type: ignore[override]
+        return self.inner.fetch(most, 0)
+
+
+@pytest.mark.parametrize("error", [Faltering.error, asyncio.CancelledError()])
+async def test_an_async_drain_waits_too(error: BaseException) -> None:
+    async with (
+        AsyncReceiver.open("memory://") as receiver,
+        AsyncConsumer(FalteringOnLoop(error), receiver=receiver) as consumer,
+    ):
+        handled: list[str | None] = []
+
+        async def handle(message: Message) -> None:
+            handled.append(message.id)
+
+        await asyncio.wait_for(consumer.drain(handle, idle=0.05), 60)
+    assert handled == ["meanwhile"]
 
 
 def test_dead_letters_wait_for_it_too(setting: Setting) -> None:

@@ -168,6 +168,25 @@ def test_a_message_of_a_revoked_partition_that_fails_does_not_start_again() -> N
     assert bench.dead == []
 
 
+def test_what_a_fetch_took_before_its_partition_was_revoked_does_not_start() -> None:
+    bench = Bench()
+    bench.happens()
+    assert isinstance(bench.sent[-1], FetchMessages)
+    bench.happens(Revoked(frozenset({"p", "q"})))
+    bench.sent.clear()
+    late = [Received(message("a"), "a", "p"), Received(message("b"), "b", "r")]
+    bench.happens(MessagesFetched(late))
+    given_back = [one.receipts for one in bench.sent if isinstance(one, GiveBack)]
+    assert given_back == [
+        ["a"]
+    ]  # before the next fetch: the source may have it again, in its place
+    assert isinstance(bench.sent[0], GiveBack)
+    assert len(bench.started()) == 1
+    bench.fetched(message("c"), partition="p")  # it is ours again
+    assert len(bench.started()) == 1
+    assert bench.state.report.received == 2
+
+
 def test_an_unanswered_claim_is_released_before_the_next_and_not_counted() -> None:
     bench = Bench()
     bench.deaf = lambda ask: isinstance(ask, ClaimRequest)

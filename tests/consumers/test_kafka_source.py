@@ -431,19 +431,25 @@ class Polling:
         self._thread.join()
 
 
+@pytest.mark.parametrize("late", [False, True])
 def test_nothing_is_taken_from_partitions_that_are_being_revoked(
-    topic: Topic, open_source: Callable[..., KafkaSource]
+    topic: Topic, open_source: Callable[..., KafkaSource], late: bool
 ):
     topic.put("a")
     first, second = open_source(**EAGER), open_source(**EAGER)
     taken: list[list[Received]] = []
+    found: list[Received] = []
 
     def revoke(partitions: frozenset[str]) -> None:
+        if late:  # it was taken just before
+            first.give_back(receipts(found), 0.0)
         taken.append(first.fetch(10, 0))
         first.release(partitions)
 
     first.listen(revoke)
-    first.give_back(receipts(fetched(first, 1)), 0.0)  # it is ready to be taken again
+    found += fetched(first, 1)
+    if not late:
+        first.give_back(receipts(found), 0.0)  # it is ready to be taken again
     with Polling(first):
         joined(second)
     assert taken[0] == []

@@ -52,10 +52,12 @@ class Receipt:
 
 
 class Partition:
-    __slots__ = ("committed", "copies", "name", "owner", "position", "revoking")
+    __slots__ = ("committed", "copies", "name", "owner", "position", "returned", "revoking")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.returned: list[Receipt] = []
+        """Given back by its owner, who gets these before the others."""
         self.copies: list[Copy] = []
         self.owner: Process | None = None
         self.position = 0
@@ -102,31 +104,33 @@ class Broker:
         else:
             late = fault.seconds if fault is not None and fault.kind == "late" else 0.0
             how = "" if fault is None else fault.kind
-            until = world.now + late + FETCH
-            world.after(world.latency() + late, process, self._poll, process, most, until, how)
+            asked, answered = (0.0, late) if self.partitions else (late, 0.0)
+            until = world.now + asked + FETCH
+            poll = (self._poll, process, most, until, how, answered)
+            world.after(world.latency() + asked, process, *poll)
 
     def _fetch_failed(self, process: Process) -> None:
         process.report(FetchFailed(away()))
 
-    def _poll(self, process: Process, most: int, until: float, how: str) -> None:
+    def _poll(self, process: Process, most: int, until: float, how: str, late: float) -> None:
         world = self._world
         found = self._of_log(process, most) if self.partitions else self._of_queue(process, most)
         if not found and world.now < until:
-            world.after(POLL, process, self._poll, process, most, until, how)
+            world.after(POLL, process, self._poll, process, most, until, how, late)
             return
         if how == "crash after":
             world.crash(process)
         elif how == "answer lost" and not self.partitions:
             world.after(world.latency(), process, self._fetch_failed, process)
         else:
-            world.after(world.latency(), process, self._fetched, process, found)
+            world.after(world.latency() + late, process, self._fetched, process, found)
 
     def _fetched(self, process: Process, found: list[Receipt]) -> None:
-        # A source returns nothing of a partition that was taken away meanwhile.
-        found = [one for one in found if one.prefix is None or one.prefix.is_open]
-        found = [one for one in found if not self._is_revoked(one)]
         for receipt in found:
             process.held[receipt.number] = receipt
+            # They were taken before: the flow must know which of them it may not start.
+            is_closed = receipt.prefix is not None and not receipt.prefix.is_open
+            receipt.noticed = is_closed or self._is_revoked(receipt)
         self._world.monitor.fetched(process)
         if self._world.say and found:
             names = " ".join(one.copy.position for one in found)
@@ -161,12 +165,11 @@ class Broker:
     def _of_log(self, process: Process, most: int) -> list[Receipt]:
         found: list[Receipt] = []
         for partition in self.partitions:
-            while (
-                partition.owner is process
-                and partition.revoking is None
-                and partition.position < len(partition.copies)
-                and len(found) < most
-            ):
+            if partition.owner is not process or partition.revoking is not None:
+                continue
+            while partition.returned and len(found) < most:
+                found.append(partition.returned.pop(0))
+            while partition.position < len(partition.copies) and len(found) < most:
                 offset = partition.position
                 partition.position += 1
                 receipt = self._receipt(process, partition.copies[offset])
@@ -209,6 +212,8 @@ class Broker:
                 if op == "acknowledge":
                     world.monitor.acknowledged(receipt.copy)
                     receipt.prefix.settle(receipt.offset)
+                elif receipt.prefix.is_open and not self._is_revoked(receipt):
+                    self._returned(receipt)
             elif self._latest[receipt.copy] is not receipt or receipt.copy.settled:
                 world.seen["broker", "void receipt"] += 1
             elif op == "acknowledge":
@@ -219,6 +224,14 @@ class Broker:
                 self._visible[receipt.copy] = world.now + wait
         if self.partitions and op == "acknowledge":
             self._commit(receipts[0].process)
+
+    def _returned(self, receipt: Receipt) -> None:
+        again = self._receipt(receipt.process, receipt.copy)
+        again.partition, again.offset = receipt.partition, receipt.offset
+        again.prefix = receipt.prefix
+        returned = self._named[receipt.partition].returned
+        returned.append(again)
+        returned.sort(key=lambda one: one.offset)
 
     def _commit(self, process: Process) -> None:
         for name, prefix, offset in process.prefixes.due():
@@ -240,7 +253,7 @@ class Broker:
 
     def _assign(self, partition: Partition, process: Process) -> None:
         partition.owner, partition.revoking = process, None
-        partition.position = partition.committed
+        partition.position, partition.returned = partition.committed, []
         process.prefixes.assign([partition.name])
         if self._world.say:
             self._world.say(f"== {partition.name} goes to {process.name}, {partition.position} on")

@@ -13,12 +13,13 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Final
 
 from .. import _forking
 from .._forking import RenewedLock
 from ..errors import UsageError
+from .handler_threads import HandlerThreads
 
 __all__ = ["InThreads", "for_event_loop", "for_threads", "own_process"]
 
@@ -116,11 +117,12 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 class InThreads:
     """A blocking object in its own worker threads. Handlers may keep the threads of `asyncio.to_thread` busy for
-    long; a broker would wait for its acknowledgement meanwhile."""
+    long; a broker would wait for its acknowledgement meanwhile. A call that hangs does not keep the program from
+    ending."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: HandlerThreads | None = None
         """None before the first call, and after `close`."""
 
     def __getattr__(self, name: str) -> Any:
@@ -141,10 +143,21 @@ class InThreads:
         finally:
             threads, self._threads = self._threads, None
             if threads is not None:
-                threads.shutdown(wait=False)
+                threads.close()
 
     async def _in_thread(self, found: Callable[..., Any], *args: Any) -> Any:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(MOST_CALLS, "twicesafe-broker")
+            self._threads = HandlerThreads(MOST_CALLS, "twicesafe-broker", daemon=True)
+        answer: Future[Any] = Future()
         work = functools.partial(contextvars.copy_context().run, found, *args)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        self._threads.run([functools.partial(_answer, answer, work)])
+        return await asyncio.wrap_future(answer)
+
+
+def _answer(answer: Future[Any], work: Callable[[], Any]) -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        answer.set_result(work())
+    except BaseException as error:
+        answer.set_exception(error)

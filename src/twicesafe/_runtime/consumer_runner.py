@@ -13,7 +13,6 @@ import contextvars
 import functools
 import queue
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from .._core.commands import Detach, Invoke, Raised
@@ -66,7 +65,7 @@ class ConsumerRunner:
         self.report, self.ended = state.report, False
         self._happened: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._handlers = HandlerThreads(state.concurrency, "twicesafe-consumer")
-        self._fetcher = ThreadPoolExecutor(1, "twicesafe-fetch")
+        self._fetcher = HandlerThreads(1, "twicesafe-fetch", daemon=True)
         self._acts: dict[type, Callable[[Any], Any]] = {
             FetchMessages: self._fetch,
             Start: self._start,
@@ -91,7 +90,7 @@ class ConsumerRunner:
             self.ended = True
             run.end()
             self._handlers.close()
-            self._fetcher.shutdown(wait=False)
+            self._fetcher.close()
 
     def stop(self) -> None:
         """Finish what runs, and end. From any thread, or from a signal handler."""
@@ -112,11 +111,11 @@ class ConsumerRunner:
                 joined = getattr(self._source, "joined", True)  # before it: none may mean none
                 some = self._source.fetch(command.most, _fetch_seconds(self._state))
                 found: Any = MessagesFetched(some, joined)
-            except Exception as error:
+            except BaseException as error:  # without an answer the flow would fetch no more
                 found = FetchFailed(error)
             self._happened.put(found)
 
-        self._fetcher.submit(fetch)
+        self._fetcher.run([fetch])
 
     def _start(self, command: Start) -> None:
         self._run.hold_all(_claims(command))
@@ -211,7 +210,10 @@ class AsyncConsumerRunner:
                 self._report(
                     MessagesFetched(await self._source.fetch(command.most, seconds), joined)
                 )
-            except Exception as error:
+            except (
+                Exception,
+                asyncio.CancelledError,
+            ) as error:  # the driver's own, or this run has ended
                 self._report(FetchFailed(error))
 
         self._spawn(fetch())

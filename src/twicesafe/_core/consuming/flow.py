@@ -73,6 +73,8 @@ class _ConsumerLoop:
         self.ended: list[HandlerEnded] = []
         self.asked_at = 0.0
         """When the running fetch began."""
+        self.revoked_meanwhile: set[str] = set()
+        """Partitions that were taken away while the fetch runs: it may have taken messages of theirs before."""
         self.empty_since: float | None = None
         """Since when the source has had nothing, as far as its answers say."""
         self.raised: BaseException | None = None
@@ -146,8 +148,10 @@ class _ConsumerLoop:
                 self.empty_since = None
             elif self.empty_since is None:
                 self.empty_since = self.asked_at
-            self._take_in(one.messages)
+            self._take_in(self._still_ours(one.messages))
         elif isinstance(one, Revoked):
+            if self.fetching:
+                self.revoked_meanwhile |= one.partitions
             self.settlement.revoked.add(one.partitions)
             gone = [d for d in self.intake.held.values() if d.received.partition in one.partitions]
             for delivery in gone:
@@ -155,6 +159,7 @@ class _ConsumerLoop:
             self.intake.drop_waiting(gone)
         else:
             self.fetching, self.empty_since = False, None
+            self.revoked_meanwhile.clear()
             self.outage.begins("fetch", one.error)
 
     # -- fetching -----------------------------------------------------------------------------
@@ -169,6 +174,15 @@ class _ConsumerLoop:
         if 2 * active > state.batch:
             return 0  # fetch many at once, not one for each that ends
         return min(state.batch - active, state.most_held - held - self.settlement.unsettled)
+
+    def _still_ours(self, messages: Sequence[Received]) -> Sequence[Received]:
+        """The source took these before it told that their partition is revoked, or after it came back: only the
+        source knows. So they are given back. It fetches those again that are ours."""
+        revoked, self.revoked_meanwhile = self.revoked_meanwhile, set()
+        if not revoked:
+            return messages
+        self.settlement.give_back([one for one in messages if one.partition in revoked], 0.0)
+        return [one for one in messages if one.partition not in revoked]
 
     def _take_in(self, messages: Sequence[Received]) -> None:
         state, intake = self.state, self.intake
@@ -285,7 +299,7 @@ class _ConsumerLoop:
         alone = not (state.ordered and delivery.received.message.key)
         ours = delivery.dead is not None or delivery.unrecorded is not None
         if state.can_delay and alone and seconds >= HANDED_BACK and not ours:
-            self.settlement.give_back([delivery], seconds)
+            self.settlement.give_back([delivery.received], seconds)
             self.intake.done(delivery)
         else:
             self.intake.rest(delivery, state.clock() + seconds)
@@ -304,7 +318,8 @@ class _ConsumerLoop:
             self.starting.forget(partitions)
 
     def _return_the_rest(self) -> None:
-        self.settlement.give_back(self.intake.drop_waiting(list(self.intake.held.values())), 0.0)
+        idle = self.intake.drop_waiting(list(self.intake.held.values()))
+        self.settlement.give_back([delivery.received for delivery in idle], 0.0)
 
 
 def _is_unrecorded(answer: Outcome[Any] | Raised) -> bool:

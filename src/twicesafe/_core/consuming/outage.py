@@ -34,7 +34,7 @@ class Outage:
         """Messages came: the next pause is a short one again."""
         self._failures = 0
 
-    def begins(self, what: str, error: Exception | None) -> None:
+    def begins(self, what: str, error: BaseException | None) -> None:
         """This failed. The pause starts, or starts again."""
         state = self._state
         self._failures += 1

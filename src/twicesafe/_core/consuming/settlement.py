@@ -12,6 +12,7 @@ from typing import Any, Final
 from ...errors import BrokerUnavailableError
 from ..commands import Flow
 from .intake import Delivery, Intake
+from .message import Received
 from .outage import Outage
 from .state import Acknowledge, ConsumerState, Extend, GiveBack, ReleasePartitions
 
@@ -43,9 +44,9 @@ class Settlement:
             self.acknowledge_by = self._state.clock() + TOGETHER
         self.acks.append(delivery.received.receipt)
 
-    def give_back(self, deliveries: list[Delivery], seconds: float) -> None:
-        if deliveries:
-            receipts = [one.received.receipt for one in deliveries]
+    def give_back(self, messages: list[Received], seconds: float) -> None:
+        if messages:
+            receipts = [one.receipt for one in messages]
             self.returns.setdefault(round(seconds, 1), []).extend(receipts)
 
     def send(self) -> Flow[list[frozenset[str]]]:

@@ -93,7 +93,7 @@ class MessagesFetched(msgspec.Struct, gc=False):
 
 
 class FetchFailed(msgspec.Struct):
-    error: Exception
+    error: BaseException
 
 
 class HandlerEnded(msgspec.Struct):

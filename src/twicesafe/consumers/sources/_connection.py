@@ -35,6 +35,8 @@ class ConnectionSource(abc.ABC):
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._connection: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that has the connection. Another one can neither use nor close it."""
         self._connecting = asyncio.Lock()
 
     # -- what a broker does in its own way --------------------------------------------------------
@@ -63,7 +65,14 @@ class ConnectionSource(abc.ABC):
         """Not used: this broker has no partitions."""
 
     async def close(self) -> None:
+        self._enter_loop()
         await self._drop(self._connection)
+
+    def _enter_loop(self) -> None:
+        """Forget what belongs to an earlier event loop: one consumer may run on several, one after the other."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._connection, self._connecting = loop, None, asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def _reached(self, doing: str) -> AsyncIterator[Any]:
@@ -101,6 +110,7 @@ class ConnectionSource(abc.ABC):
                 await self._disconnect(connection)
 
     async def _connected(self) -> Any:
+        self._enter_loop()
         async with self._connecting:  # a fetch and another call may both find it closed
             if self._connection is not None and not self._is_open():
                 await self._drop(self._connection)

@@ -78,6 +78,8 @@ class KafkaMember:
         self._ready: list[Received] = []
         """Fetched or given back, and not taken."""
         self._wanted = 0
+        self._leaving: frozenset[str] = frozenset()
+        """Being revoked: what is given back comes to their next member."""
         self._released: set[str] = set()
         self._asked = self._answered = 0
         """Commits that were asked for, and those that have an answer."""
@@ -121,7 +123,8 @@ class KafkaMember:
         with self._changed:
             for receipt in receipts:
                 message, receipt.message = receipt.message, None  # it is void from now on
-                if message is not None and receipt.prefix.is_open:
+                is_ours = receipt.prefix.is_open and receipt.partition not in self._leaving
+                if message is not None and is_ours:
                     fresh = Receipt(receipt.prefix, receipt.offset, receipt.partition, message)
                     self._ready.append(Received(message, fresh, receipt.partition))
             self._ready.sort(key=lambda received: (received.partition, received.receipt.offset))
@@ -304,6 +307,8 @@ class KafkaMember:
     def _on_revoke(self, _: Any, places: Sequence[Any]) -> None:
         names = _names(places)
         if not self._closing:
+            with self._changed:
+                self._leaving = names
             self._tell(names)
             self._await_release(names)
         self._commit()
@@ -345,6 +350,7 @@ class KafkaMember:
         _switch(self._consumer.resume, self._paused & names)
         with self._changed:
             self._prefixes.revoke(names)
+            self._leaving -= names
             self._paused -= names
             self._heard -= names
             self._ready = [received for received in self._ready if received.partition not in names]

@@ -110,6 +110,12 @@ class RabbitSource(ConnectionSource):
 
     # -- connection -------------------------------------------------------------------------------
 
+    def _enter_loop(self) -> None:
+        before = self._loop
+        super()._enter_loop()
+        if self._loop is not before:
+            self._changed = asyncio.Event()
+
     async def _connect(self) -> None:
         import aio_pika
 

@@ -160,6 +160,7 @@ class RedisStreamSource(ConnectionSource):
 
     async def close(self) -> None:
         """Also remove this consumer from the group, if nothing is pending with it."""
+        self._enter_loop()
         if self._connection is not None:
             try:
                 async with self._reached("close") as client:
