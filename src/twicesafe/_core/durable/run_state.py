@@ -7,7 +7,7 @@ they rely on.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Container, Iterable, Iterator, Sized
 from functools import lru_cache
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ __all__ = [
     "Undo",
     "Unwind",
     "checked_name",
+    "is_within",
     "parts_of",
 ]
 
@@ -126,6 +127,17 @@ class StepClaim(ActiveClaim, kw_only=True):
     @property
     def deadline(self) -> float:
         return self.of_run.deadline
+
+
+def is_within(runs: Container[bytes]) -> bool:
+    """Whether one of these runs, by id, called this code: also in a task of it, or in a step in another thread."""
+    claim = active.get()
+    while claim is not None:
+        run = claim.of_run if isinstance(claim, StepClaim) else claim
+        if run.key.id in runs and not run._has_ended():
+            return True
+        claim = claim.outer
+    return False
 
 
 class Undo(msgspec.Struct):
