@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.durable.shop import POLICY
-from twicesafe import AsyncReceiver, Receiver, Steps
+from twicesafe import AsyncReceiver, Receiver, State, Steps
+from twicesafe._core.protocol import Read
 from twicesafe.stores.memory import MemoryStore
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 - it is the completer's own task that changes it
+        await asyncio.sleep(0)
 
 
 def test_a_step_in_another_thread_may_stop_the_completer_of_its_run() -> None:
@@ -48,8 +55,9 @@ def test_tasks_of_an_async_run_may_stop_its_completer() -> None:
 def test_a_task_that_a_run_has_left_behind_waits_for_the_other_runs() -> None:
     async def main() -> None:
         receiver = AsyncReceiver.open("memory://", policy=POLICY)
-        completer, ends, left = receiver.completer(every=0.01), asyncio.Event(), []
-        slow, ended = asyncio.Event(), []
+        completer, slow, ends = receiver.completer(every=0.01), asyncio.Event(), asyncio.Event()
+        left: list[asyncio.Task[None]] = []
+        ended: list[str] = []
 
         async def stop() -> None:
             await ends.wait()
@@ -62,15 +70,14 @@ def test_a_task_that_a_run_has_left_behind_waits_for_the_other_runs() -> None:
                 left.append(asyncio.create_task(stop()))
                 return
             slow.set()
-            while not completer._stopped:
-                await asyncio.sleep(0)
+            await until(lambda: completer._stopped)
             ended.append(order)
 
         async with asyncio.timeout(120):
             await completer.start()
             first = await checkout.submit("first")
-            while (await receiver.record(first)).state != "completed":  # type: ignore[union-attr]
-                await asyncio.sleep(0)
+            store = receiver.store.blocking_store()
+            await until(lambda: store.perform(Read(first.id)).state is State.COMPLETED)
             await checkout.submit("slow")
             await slow.wait()
             ends.set()
