@@ -15,7 +15,7 @@ from ..._values.records import Cause, Row, State
 from ..._values.steps import Step, StepState
 from ..lifecycle import is_expired, look, move
 from ..protocol import Ack, Claimed, ClaimRequest, Verdict
-from ..transitions import RecordEvent
+from ..transitions import NEVER_FINISHED, RecordEvent
 from .run_requests import RecordStep, RewriteRun, Signal, StartRun, Submit, Suspend
 
 __all__ = [
@@ -62,7 +62,8 @@ def judge_claim(
     has nothing to undo."""
     if answer.attempt <= ask.max_attempts or any(step.undo for step in steps):
         return None
-    return move(replace(row, attempt=row.attempt - 1), RecordEvent.PARK, now)
+    error = row.error or NEVER_FINISHED
+    return move(replace(row, attempt=row.attempt - 1), RecordEvent.PARK, now, error=error)
 
 
 def stale_steps(row: Row, steps: Iterable[Step]) -> list[Step]:

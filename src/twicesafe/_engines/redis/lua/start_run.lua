@@ -34,6 +34,7 @@ end
 if attempt > most and not undoes then -- its attempts are used up, and it has nothing to undo
   row = row or load(KEYS[1])
   row.state, row.attempt, row.changed = PARKED, row.attempt - 1, now
+  if row.error == '' then row.error = NEVER_FINISHED end
   save(KEYS[1], row)
   announce(KEYS[1])
   return {3}
