@@ -96,6 +96,33 @@ def test_remembered_errors_are_final(shop: Shop) -> None:
         shop.run(plain("x"))
 
 
+def test_an_undo_gets_the_result_as_it_was_recorded(shop: Shop) -> None:
+    """The function may have changed its own: after a crash in between, the undo would have got another value."""
+    paid, undone = shop.effect("pay", {"id": 7, "items": ["a", "b"]}), []
+
+    def fails_first(value: Any) -> None:
+        undone.append(dict(value))
+        value.clear()
+        if len(undone) == 1:
+            raise Boom
+
+    async def fails_first_async(value: Any) -> None:
+        fails_first(value)
+
+    back = fails_first if shop.mode == "blocking" else fails_first_async
+
+    def run(steps: Any, order: str) -> Any:
+        payment = yield steps.run("pay", paid, undo=back)
+        payment["items"].clear()
+        del payment["id"]
+        yield steps.abort("no")
+
+    run = shop.durable(run)
+    with pytest.raises(CompensatedError):
+        shop.run(run("x"))
+    assert undone == [{"id": 7, "items": ["a", "b"]}] * 2
+
+
 def test_a_dead_letter_is_final(shop: Shop) -> None:
     """It says that no retry can help, so what was done is undone; a run without an undo is parked, as any message is."""
 

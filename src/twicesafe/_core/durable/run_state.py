@@ -149,6 +149,10 @@ class Undo(msgspec.Struct):
     value: Any
     is_known: bool = True
     """False: the result of the step was not kept, so the value is missing."""
+    result: bytes | None = None
+    """The value as it was recorded: the run's function may change the value that it was given. None: only the value
+    is known."""
+    declared: Any = Any
 
 
 class RunState:
@@ -301,10 +305,19 @@ class RunState:
             took = self.clock() - began
             self.notify(ev.StepRecorded(self.claim.key, name, kind, attempt, took))
 
-    def register(self, call: StepCall, position: int, value: Any, is_known: bool = True) -> None:
+    def register(
+        self,
+        call: StepCall,
+        position: int,
+        value: Any,
+        result: bytes | None,
+        is_known: bool = True,
+    ) -> None:
         """A step is done: remember what undoes it."""
         if call.undo is not None:
-            self.undos[call.name] = Undo(call.name, position, call.undo, value, is_known)
+            self.undos[call.name] = Undo(
+                call.name, position, call.undo, value, is_known, result, call.declared
+            )
 
     def doubt(self, call: StepCall, why: str) -> None:
         """Whether this step happened is unknown."""
