@@ -22,7 +22,7 @@ for at = 1, #fields, 2 do
     else
       undoes = undoes or step.undo
       if step.fence == 0 then
-        step.fence = fence
+        step.fence, step.created = fence, math.max(step.created, row.created)
         text = pack_step(step)
         redis.call('HSET', run, name, text)
       end
