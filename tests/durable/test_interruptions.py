@@ -20,8 +20,11 @@ import pytest
 from tests.durable import dying_saga
 from tests.durable.shop import POLICY, Boom
 from twicesafe import AsyncReceiver, Receiver, State, Steps
+from twicesafe._core.commands import Invoke, LostBeforeStartError, Raised
+from twicesafe._core.driving import drive
+from twicesafe._core.durable.run import deliver_run
 from twicesafe._core.durable.run_requests import FOREVER, FailRun, RecordStep, StartRun
-from twicesafe._core.protocol import Ack
+from twicesafe._core.protocol import Abandon, Ack
 from twicesafe._values.steps import StepState
 from twicesafe.errors import (
     CompensatedError,
@@ -321,3 +324,24 @@ def test_a_run_whose_claim_is_lost_is_not_suspended() -> None:
     record = receiver.record(checkout.key("o"))
     assert record is not None
     assert record.state is not State.SUSPENDED
+
+
+def test_a_run_whose_claim_was_lost_before_its_function_started_is_never_swept() -> None:
+    """Its lease expired while it waited for a thread: its record and steps stay, like those of any unfinished run."""
+    receiver = Receiver(MemoryStore(), policy=POLICY)
+
+    @receiver.durable(key="order", scope=("x",))
+    def checkout(steps: Steps, order: str) -> None: ...
+
+    asked = []
+
+    def perform(command: Any) -> Any:
+        asked.append(command)
+        if isinstance(command, Invoke):
+            return Raised(LostBeforeStartError("the claim expired", key=checkout.key("o")))
+        return receiver.store.perform(command)
+
+    flow = drive(deliver_run(checkout._call(("o",), {})), perform)
+    assert isinstance(flow, Raised)
+    assert isinstance(asked[-1], Abandon)
+    assert asked[-1].retention == FOREVER

@@ -15,15 +15,19 @@ from twicesafe import (
     CompensationFailedError,
     CorruptRecordError,
     LeaseLostError,
+    MessageHandler,
     ParkedError,
+    Receiver,
     RememberedFailureError,
     State,
     StepMismatchError,
+    Steps,
     SuspendedError,
 )
 from twicesafe._core.durable.run_requests import RecordStep, StartRun
 from twicesafe._core.protocol import Abandon, Ack
 from twicesafe._values.steps import StepState
+from twicesafe.consumers import DeadLetter
 
 ONCE = POLICY.replace(max_attempts=1)
 
@@ -90,6 +94,79 @@ def test_remembered_errors_are_final(shop: Shop) -> None:
         shop.run(plain("x"))
     with pytest.raises(RememberedFailureError):
         shop.run(plain("x"))
+
+
+def test_an_undo_gets_the_result_as_it_was_recorded(shop: Shop) -> None:
+    """The function may have changed its own: after a crash in between, the undo would have got another value."""
+    paid, undone = shop.effect("pay", {"id": 7, "items": ["a", "b"]}), []
+
+    def fails_first(value: Any) -> None:
+        undone.append(dict(value))
+        value.clear()
+        if len(undone) == 1:
+            raise Boom
+
+    async def fails_first_async(value: Any) -> None:
+        fails_first(value)
+
+    back = fails_first if shop.mode == "blocking" else fails_first_async
+
+    def run(steps: Any, order: str) -> Any:
+        payment = yield steps.run("pay", paid, undo=back)
+        payment["items"].clear()
+        del payment["id"]
+        yield steps.abort("no")
+
+    run = shop.durable(run)
+    with pytest.raises(CompensatedError):
+        shop.run(run("x"))
+    assert undone == [{"id": 7, "items": ["a", "b"]}] * 2
+
+
+def test_a_dead_letter_is_final(shop: Shop) -> None:
+    """It says that no retry can help, so what was done is undone; a run without an undo is parked, as any message is."""
+
+    def gives_up(steps: Any, order: str) -> Any:
+        for name in "ab":
+            yield steps.run(name, shop.effect(name), undo=shop.effect(f"undo-{name}"))
+        raise DeadLetter("no address")
+
+    run = shop.durable(gives_up, policy=POLICY.replace(max_attempts=5))
+    for _ in range(2):
+        with pytest.raises(CompensatedError, match="DeadLetter: no address"):
+            shop.run(run("x"))
+    assert shop.order == ["a", "b", "undo-b", "undo-a"]
+
+    def plain(steps: Any, order: str) -> Any:
+        yield steps.run("a", shop.effect("plain"))
+        raise DeadLetter("no address")
+
+    plain = shop.durable(plain, policy=POLICY.replace(max_attempts=5), scope=("plain",))
+    with pytest.raises(DeadLetter):
+        shop.run(plain("x"))
+    record = shop.run(shop.receiver.record(plain.key("x")))
+    assert (record.state, record.error) == (State.PARKED, "DeadLetter")
+
+
+def test_a_message_whose_saga_was_undone_is_a_dead_letter_at_once() -> None:
+    with Receiver.open("memory://", policy=POLICY.replace(max_attempts=5)) as receiver:
+
+        @receiver.durable(key="message", scope=("saga",))
+        def ship(steps: Steps, message: str) -> None:
+            steps.run("pay", lambda: 1, undo=lambda _: None)
+            raise DeadLetter("no address")
+
+        class Ships(MessageHandler[str, None]):
+            def key(self, message: str) -> str:
+                return message
+
+            def handle(self, message: str) -> None:
+                ship(message)
+
+        for message in ("a", "a", "b"):
+            verdict = Ships(receiver).deliver(message)
+            assert verdict.action == "dead_letter"
+        assert "no address" in str(verdict.error)
 
 
 def test_abort_undoes_at_once(shop: Shop) -> None:

@@ -26,7 +26,7 @@ from twicesafe import (
     UsageError,
 )
 from twicesafe._core.durable.run_requests import LoadRun, Signal, StartRun
-from twicesafe._core.protocol import Abandon, Renew
+from twicesafe._core.protocol import Abandon, Complete, Renew
 from twicesafe._values.codecs import DEFAULT_CODEC
 from twicesafe.stores.memory import MemoryStore
 
@@ -450,6 +450,42 @@ def test_a_failed_inner_run_wakes_the_outer_one(memory_shop: Shop) -> None:
     complete(shop)
     assert state_of(shop, outer.key("a")) is State.COMPLETED
     assert shop.run(outer("a")) == "refused"
+
+
+def test_an_inner_run_that_goes_on_before_it_knows_its_caller_is_looked_at_soon(
+    memory_shop: Shop,
+) -> None:
+    """Its worker loaded its steps before the outer run asked to be woken, so it wakes no caller."""
+    shop = memory_shop
+
+    def inner(steps: Any, order: str) -> Any:
+        return (yield steps.wait("approval", timeout=3600))
+
+    def outer(steps: Any, order: str) -> Any:
+        return [(yield steps.run("inner", inner, order))]
+
+    inner = shop.durable(inner, scope=("inner",), name="inner")
+    outer = shop.durable(outer, scope=("outer",))
+    perform, started = shop.store.perform, []
+
+    def racing(request: Any) -> Any:
+        if isinstance(request, Signal) and request.name.startswith("twicesafe:outer:"):
+            shop.store.perform = perform  # type: ignore[method-assign]
+            payload = DEFAULT_CODEC.encode("yes", Any)
+            assert perform(Signal(request.id, "twicesafe:signal:approval", payload, HOUR))
+            ask = StartRun(inner.key("a"), b"o" * 16, HOUR, 5, function="inner")
+            started.append(perform(ask).fence)
+        return perform(request)
+
+    shop.store.perform = racing  # type: ignore[method-assign]
+    with pytest.raises(SuspendedError):
+        shop.run(outer("a"))
+    result = DEFAULT_CODEC.encode("yes", Any)
+    perform(Complete(inner.key("a").id, b"o" * 16, started[0], HOUR, result))
+    shop.clock.advance(ms=1_001)
+    complete(shop)
+    assert state_of(shop, outer.key("a")) is State.COMPLETED
+    assert shop.run(outer("a")) == ["yes"]
 
 
 def test_a_run_that_ends_while_its_caller_is_suspended_wakes_it(memory_shop: Shop) -> None:

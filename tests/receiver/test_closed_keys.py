@@ -80,8 +80,9 @@ def test_a_worker_that_dies_too_often_is_parked(bench: Bench) -> None:
     die(bench, hold=False)
     with pytest.raises(ParkedError, match="its worker stopped without an answer"):
         bench.process("k", Counter().quick)
-    with pytest.raises(ParkedError):
+    with pytest.raises(ParkedError, match="its worker stopped without an answer"):
         bench.process("k", Counter().quick)
+    assert bench.record("k").error == "never finished"
     assert closed(bench) == [ev.Parked(Key("k"), "its worker stopped without an answer")]
 
 

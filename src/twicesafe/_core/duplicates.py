@@ -32,6 +32,7 @@ from .durable.run_requests import FOREVER
 from .encrypting import readable, without_answer
 from .observing import replayed
 from .protocol import Claimed, Verdict
+from .transitions import NEVER_FINISHED
 
 __all__ = [
     "outcome_of",
@@ -134,7 +135,7 @@ def refusal(call: Call, answer: Claimed) -> NoReturn:
             )
         case Verdict.PARKED:
             last = f" (last error: {_quoted(answer.reason)})" if answer.reason else ""
-            if answer.closes and not last:
+            if answer.reason == NEVER_FINISHED or (answer.closes and not last):
                 last = f" ({_DIED})"
             _refuse(
                 call,

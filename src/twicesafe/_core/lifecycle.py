@@ -28,7 +28,7 @@ from .operator_lifecycle import (
     rewrite,
 )
 from .protocol import Abandon, Ack, Claimed, ClaimRequest, Complete, Fail, Renew, Verdict
-from .transitions import TRANSITIONS, RecordEvent, is_expired, move
+from .transitions import NEVER_FINISHED, TRANSITIONS, RecordEvent, is_expired, move
 
 __all__ = [
     "ASK",
@@ -79,7 +79,8 @@ def claim(
         return Claimed(Verdict.HELD, closes=True), move(row, RecordEvent.HOLD, now)
     counted = _counted(row)
     if counted >= ask.max_attempts:
-        return Claimed(Verdict.PARKED, closes=True), move(row, RecordEvent.PARK, now)
+        error = row.error or NEVER_FINISHED
+        return Claimed(Verdict.PARKED, closes=True), move(row, RecordEvent.PARK, now, error=error)
     if row.state is State.IN_PROGRESS:
         event, cause = RecordEvent.TAKE_OVER, Cause.LEASE_EXPIRED
     else:

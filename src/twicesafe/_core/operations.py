@@ -33,6 +33,7 @@ from .protocol import (
     Survey,
     Sweep,
 )
+from .transitions import NEVER_FINISHED
 
 __all__ = [
     "audit",
@@ -187,7 +188,7 @@ def park_stuck(before: int, retention: int) -> Flow[list[Record]]:
             if row.lease_until > before:
                 continue
             give_up = Fail(row.id, row.owner, row.fence, 0, row.attempt, retention)
-            give_up.error, give_up.hold = row.error or "never finished", row.hold
+            give_up.error, give_up.hold = row.error or NEVER_FINISHED, row.hold
             if (yield give_up) is Ack.OK:
                 row.state = State.HELD if row.hold else State.PARKED
                 parked.append(row.view())

@@ -45,6 +45,7 @@ from .commands import (
 )
 from .consuming.recovery import DeadLetter, Retry
 from .driving import drive, drive_async
+from .durable.run_requests import FOREVER
 from .encrypting import encrypted
 from .observing import completed, failed
 from .outcome_recording import OutcomeRecording, retry_until_recorded, without_payload
@@ -75,7 +76,8 @@ def settle(call: Call, claim: ActiveClaim, reply: Reply) -> Flow[Outcome[Any] | 
     if did_not_start(reply):
         claim.settled = True
         with contextlib.suppress(StoreUnavailableError):  # then the claim expires
-            yield Abandon(claim.key.id, claim.owner, call.policy.retention_ms)
+            kept = call.policy.retention_ms if call.durable is None else FOREVER
+            yield Abandon(claim.key.id, claim.owner, kept)
         return reply
     ask, problem = prepare(call, claim, reply)
     if call.durable is not None and isinstance(ask, Fail):

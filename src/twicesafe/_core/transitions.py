@@ -13,7 +13,10 @@ from msgspec.structs import replace
 
 from .._values.records import Row, State
 
-__all__ = ["TRANSITIONS", "RecordEvent", "is_expired", "move"]
+__all__ = ["NEVER_FINISHED", "TRANSITIONS", "RecordEvent", "is_expired", "move"]
+
+NEVER_FINISHED: Final = "never finished"
+"""The error of a record that is parked because its workers stopped without an answer: there was no failure."""
 
 
 class RecordEvent(enum.StrEnum):

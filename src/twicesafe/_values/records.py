@@ -139,7 +139,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause | None
     """Why the last start was not the first; None if it was."""
     error: str
-    """Type name of the last failure; empty if there was none."""
+    """Type name of the last failure; "never finished" if it was parked without one; else empty."""
     created_at: datetime
     """When the key was first claimed."""
     changed_at: datetime

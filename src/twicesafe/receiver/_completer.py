@@ -21,6 +21,7 @@ import msgspec
 
 from .._core.durable.run_operations import MOST
 from .._core.durable.run_requests import DueRun
+from .._core.durable.run_state import is_within
 from .._values.settings import Duration, expect, seconds
 from ..errors import DuplicateError, ParkedError, SuspendedError, TwicesafeError
 from ._batches import checked_concurrency
@@ -92,6 +93,8 @@ class _CompleterBase:
         self._receiver, self._concurrency = receiver, checked_concurrency(concurrency)
         self._every = seconds(every, "every")
         expect(self._every >= 0.01, "every", every, "use at least 0.01 seconds")
+        self._started: dict[bytes, None] = {}
+        """The ids of the runs that it works on."""
         self._report_to(CompletionReport(), partial(_log_failure, "completer error: %s"))
 
     def _report_to(
@@ -148,10 +151,13 @@ class Completer(_CompleterBase):
 
     def _complete(self, run: DueRun) -> None:
         self._own.has_run = True
+        self._started[run.key.id] = None
         try:
             self._receiver._complete(run, self._report, self._stopped.is_set)
         except BaseException as error:  # also `sys.exit()` in a step: it must not end this process
             self._report.count(error)
+        finally:
+            self._started.pop(run.key.id, None)
 
     def start(self) -> None:
         """Work in a separate thread, until `stop`."""
@@ -161,9 +167,11 @@ class Completer(_CompleterBase):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; runs that have started are finished first. A run that calls this does not wait."""
+        """Stop; runs that have started are finished first. A run that calls this does not wait, nor does one of its steps
+        in another thread."""
         self._stopped.set()
-        if self._thread is not None and not hasattr(self._own, "has_run"):
+        is_own = hasattr(self._own, "has_run") or is_within(self._started)
+        if self._thread is not None and not is_own:
             self._thread.join()
 
     def __enter__(self) -> Self:
@@ -199,8 +207,7 @@ class AsyncCompleter(_CompleterBase):
                         self._stopped, failed = True, error
                         break
                     for run in found:
-                        flow = self._receiver._complete(run, self._report, self._stops, slots)
-                        self._left.add(group.create_task(flow))
+                        self._left.add(group.create_task(self._complete(run, slots)))
                 await self._rest()
                 self._left = {task for task in self._left if not task.done()}
         if failed is not None:
@@ -227,8 +234,12 @@ class AsyncCompleter(_CompleterBase):
             self._on_error(error)
             return []
 
-    def _stops(self) -> bool:
-        return self._stopped
+    async def _complete(self, run: DueRun, slots: asyncio.Semaphore) -> None:
+        self._started[run.key.id] = None
+        try:
+            await self._receiver._complete(run, self._report, lambda: self._stopped, slots)
+        finally:
+            self._started.pop(run.key.id, None)
 
     def _halt(self) -> None:
         self._stopped = True
@@ -244,11 +255,13 @@ class AsyncCompleter(_CompleterBase):
         self._task = asyncio.get_running_loop().create_task(self.run(), name="twicesafe-completer")
 
     async def stop(self) -> None:
-        """Stop; runs that have started are finished first. A run that calls this does not wait."""
+        """Stop; runs that have started are finished first. A run that calls this does not wait, nor does one of its
+        tasks."""
         import asyncio
 
         self._halt()
-        if self._task is not None and asyncio.current_task() not in self._left:
+        is_own = asyncio.current_task() in self._left or is_within(self._started)
+        if self._task is not None and not is_own:
             await asyncio.wait({self._task})
 
     async def __aenter__(self) -> Self:

@@ -20,7 +20,7 @@ import functools
 from typing import Any, Generic, TypeVar
 
 from .._core.call import Call
-from .._core.consuming.recovery import DeadLetter, Retry
+from .._core.consuming.recovery import DeadLetter, Retry, default_recovery
 from .._core.consuming.verdicts import Verdict
 from .._core.handler_scope import module_of
 from .._values.fingerprint import stated
@@ -51,8 +51,9 @@ class _Described(abc.ABC, Generic[M, T]):
 
     def recover(self, message: M, error: Exception, attempt: int) -> Retry | DeadLetter:
         """For `deliver`: decide what follows a failed attempt. By default a retry with the policy's
-        back-off. After the last attempt (`max_attempts`) the message is always a dead letter."""
-        return Retry()
+        back-off; after a `CompensatedError`, which no retry changes, a dead letter. After the last attempt
+        (`max_attempts`) the message is always a dead letter."""
+        return default_recovery(message, error, attempt)
 
     def _call_for(self, receiver: Any, handle: Any, message: M) -> Call:
         self._check(receiver, message)

@@ -72,7 +72,7 @@ class MemoryRuns:
             self._rows[id_] = parked
             return Claimed(Verdict.PARKED, closes=True)
         for step in steps.values():
-            step.fence = step.fence or row.fence  # a signal that came first belongs to this run
+            run_lifecycle.adopt_signal(step, row)
         self._keep(ask, row.lease_until)
         answer.steps, answer.now = [replace(step) for step in steps.values()], now
         return answer

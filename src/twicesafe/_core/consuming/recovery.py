@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from ..._values.keys import chance, new_owner
 from ..._values.settings import Duration, expect, seconds
-from ...errors import text_of
+from ...errors import CompensatedError, text_of
 from ..resolved_policy import ResolvedPolicy
 
 __all__ = ["DeadLetter", "Recover", "Retry", "decide", "default_recovery", "until_done"]
@@ -49,8 +49,9 @@ Recover: TypeAlias = Callable[[Any, Exception, int], Retry | DeadLetter]
 
 
 def default_recovery(message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
-    """Retry with the policy's back-off; `decide` makes the last attempt a dead letter."""
-    return Retry()
+    """Retry with the policy's back-off; `decide` makes the last attempt a dead letter. A saga that was undone is the
+    answer of its key: no retry can help."""
+    return DeadLetter(text_of(error)) if isinstance(error, CompensatedError) else Retry()
 
 
 def decide(

@@ -10,6 +10,7 @@ undo that calls a durable function that has not ended suspends the run.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from ...errors import (
     CompensationFailedError,
     LeaseLostError,
     SuspendedError,
+    TwicesafeError,
     text_of,
 )
 from ..call import Call
@@ -36,7 +38,7 @@ from ..protocol import Ack, Complete
 from .run_requests import FOREVER, WITHOUT_LIMIT, FailRun, RecordStep
 from .run_state import FAILURE, UNDO, RunState, Undo, Unwind, parts_of
 from .run_suspension import is_unfinished, suspend
-from .step_records import ask_of, record
+from .step_records import ask_of, decoded, record
 from .steps import find_out
 
 __all__ = ["undo_all"]
@@ -137,7 +139,7 @@ def _undo(call: Call, state: RunState, undo: Undo) -> Flow[BaseException | None]
     while True:
         attempt += 1
         began = call.clock()
-        run = state.traced(name, functools.partial(undo.function, undo.value))
+        run = state.traced(name, functools.partial(undo.function, _value_of(state, undo)))
         reply: Reply = yield Invoke(state.step_claim(name), run)
         if not isinstance(reply, Raised):
             break
@@ -153,6 +155,14 @@ def _undo(call: Call, state: RunState, undo: Undo) -> Flow[BaseException | None]
     yield from record(state, ask)
     state.recorded_step(name, "undo", attempt, began)
     return None
+
+
+def _value_of(state: RunState, undo: Undo) -> Any:
+    """The result of the step, as a resumed run would get it."""
+    if undo.result is not None:
+        with contextlib.suppress(TwicesafeError):
+            return decoded(state, undo.step, undo.result, undo.declared)
+    return undo.value
 
 
 def _remember(

@@ -25,6 +25,7 @@ from ...errors import (
 )
 from ..call import Call
 from ..commands import Detach, Flow, Invoke, Raised, Reply, Returned, Sleep
+from ..consuming.recovery import DeadLetter
 from ..delivery import admit
 from ..duplicates import outcome_of
 from ..protocol import Claimed, ClaimRequest, Fail
@@ -193,5 +194,7 @@ def _is_final(call: Call, claim: ActiveClaim, error: BaseException) -> bool:
         return False
     if any(isinstance(part, MISFITS) for part in parts_of(error)):
         return False
+    if isinstance(error, DeadLetter):
+        return True
     remembered = bool(call.policy.remember) and isinstance(error, call.policy.remember)
     return remembered or claim.attempt >= call.policy.max_attempts

@@ -15,7 +15,7 @@ from ..._values.records import Cause, Row, State
 from ..._values.steps import Step, StepState
 from ..lifecycle import is_expired, look, move
 from ..protocol import Ack, Claimed, ClaimRequest, Verdict
-from ..transitions import RecordEvent
+from ..transitions import NEVER_FINISHED, RecordEvent
 from .run_requests import RecordStep, RewriteRun, Signal, StartRun, Submit, Suspend
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "DROP",
     "DUE",
     "WAIT",
+    "adopt_signal",
     "claim_of",
     "judge_claim",
     "next_look",
@@ -62,7 +63,8 @@ def judge_claim(
     has nothing to undo."""
     if answer.attempt <= ask.max_attempts or any(step.undo for step in steps):
         return None
-    return move(replace(row, attempt=row.attempt - 1), RecordEvent.PARK, now)
+    error = row.error or NEVER_FINISHED
+    return move(replace(row, attempt=row.attempt - 1), RecordEvent.PARK, now, error=error)
 
 
 def stale_steps(row: Row, steps: Iterable[Step]) -> list[Step]:
@@ -71,6 +73,12 @@ def stale_steps(row: Row, steps: Iterable[Step]) -> list[Step]:
     if row.created_at != row.changed_at:
         return []  # it is not this request that created the record
     return [s for s in steps if 0 < s.fence < row.fence and s.created_at < row.created_at]
+
+
+def adopt_signal(step: Step, row: Row) -> None:
+    """A signal that came before this run belongs to it from now on: no later claim may find it older than the run."""
+    if step.fence == 0:
+        step.fence, step.created_at = row.fence, max(step.created_at, row.created_at)
 
 
 def submit(row: Row | None, ask: Submit, now: int, floor: int = 0) -> tuple[Claimed, Row | None]:

@@ -7,7 +7,7 @@ they rely on.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Container, Iterable, Iterator, Sized
 from functools import lru_cache
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ __all__ = [
     "Undo",
     "Unwind",
     "checked_name",
+    "is_within",
     "parts_of",
 ]
 
@@ -128,6 +129,17 @@ class StepClaim(ActiveClaim, kw_only=True):
         return self.of_run.deadline
 
 
+def is_within(runs: Container[bytes]) -> bool:
+    """Whether one of these runs, by id, called this code: also in a task of it, or in a step in another thread."""
+    claim = active.get()
+    while claim is not None:
+        run = claim.of_run if isinstance(claim, StepClaim) else claim
+        if run.key.id in runs and not run._has_ended():
+            return True
+        claim = claim.outer
+    return False
+
+
 class Undo(msgspec.Struct):
     """What undoes a recorded step: ``function(value)``."""
 
@@ -137,6 +149,10 @@ class Undo(msgspec.Struct):
     value: Any
     is_known: bool = True
     """False: the result of the step was not kept, so the value is missing."""
+    result: bytes | None = None
+    """The value as it was recorded: the run's function may change the value that it was given. None: only the value
+    is known."""
+    declared: Any = Any
 
 
 class RunState:
@@ -289,10 +305,19 @@ class RunState:
             took = self.clock() - began
             self.notify(ev.StepRecorded(self.claim.key, name, kind, attempt, took))
 
-    def register(self, call: StepCall, position: int, value: Any, is_known: bool = True) -> None:
+    def register(
+        self,
+        call: StepCall,
+        position: int,
+        value: Any,
+        result: bytes | None,
+        is_known: bool = True,
+    ) -> None:
         """A step is done: remember what undoes it."""
         if call.undo is not None:
-            self.undos[call.name] = Undo(call.name, position, call.undo, value, is_known)
+            self.undos[call.name] = Undo(
+                call.name, position, call.undo, value, is_known, result, call.declared
+            )
 
     def doubt(self, call: StepCall, why: str) -> None:
         """Whether this step happened is unknown."""

@@ -6,6 +6,7 @@ import contextlib
 from typing import Final, TypeAlias, TypeGuard
 
 from ... import events as ev
+from ..._values.records import Row, State
 from ..._values.steps import StepState
 from ...errors import (
     LeaseLostError,
@@ -18,7 +19,7 @@ from ...errors import (
 from ..call import Call, cause_of
 from ..commands import Flow, Raised
 from ..duplicates import suspended
-from ..protocol import Ack
+from ..protocol import Ack, Read
 from .run_requests import FOREVER, RecordStep, Signal, Suspend
 from .run_state import INNER, OUTER, RunState
 from .step_records import ask_while_claimed, record
@@ -55,35 +56,42 @@ def suspend(call: Call, state: RunState, inner: list[Unfinished]) -> Flow[Raised
             answer = answer or error
             if error.resume_at is not None:
                 dues.append(round(error.resume_at.timestamp() * 1000))
-        if not (yield from _will_wake(call, state, error)):
-            dues.append(now)
+        soon = yield from _ask_to_wake(call, state, error)
+        if soon is not None:
+            dues.append(now + soon)
     answer = answer or suspended(min(dues, default=None))
     delay = max(0, min(dues) - now) if dues else FOREVER
     return (yield from _give_back(call, state, delay, tuple(state.waits), answer))
 
 
-def _will_wake(call: Call, state: RunState, error: Unfinished) -> Flow[bool]:
-    """Ask the inner run to wake this one at its end; False: it has ended. Once per inner run: if it is
-    suspended again after its end, because an operator restarted it, this one looks every `INNER_POLL`."""
+def _ask_to_wake(call: Call, state: RunState, error: Unfinished) -> Flow[int | None]:
+    """Ask the inner run to wake this one at its end. If it may not, the milliseconds until this one looks itself.
+
+    Once per inner run: if it is suspended again after its end, because an operator restarted it, this one looks
+    every `INNER_POLL`."""
     if error._run is None or error._run[0] != call.durable.home:
-        return True
+        return None
     id_, claim = error._run[1], state.claim
     name = INNER + id_.hex()
     known = state.recorded.get(name)
     if known is not None:
         if known.state is StepState.WAITING:
             state.waits[name] = None
-        return True
+        return None
     waits = RecordStep(claim.key.id, claim.owner, claim.fence, name, "wait", StepState.WAITING)
     try:
         yield from record(state, waits)  # first, so that this is asked only once
         kept = yield Signal(id_, OUTER + claim.key.id.hex(), b"", call.policy.retention_ms)
+        state.waits[name] = None
+        inner: Row | None = (yield Read(id_)) if kept else None
     except StepMismatchError:
-        return False  # its signal is here
+        return 0  # its signal is here
     except (StoreError, LeaseLostError):
-        return True
-    state.waits[name] = None
-    return bool(kept)
+        return None
+    if inner is not None and inner.state in (State.SUSPENDED, State.RELEASED):
+        return None
+    # Else it goes on already, or has ended: its worker may not know who waits.
+    return BUSY_POLL if inner is not None and inner.state is State.IN_PROGRESS else 0
 
 
 def wake_callers(call: Call, state: RunState) -> Flow[None]:

@@ -198,7 +198,7 @@ def _recorded(state: RunState, call: StepCall, known: Step) -> Reply:
     if state.observed:
         state.notify(ev.StepReplayed(state.claim.key, call.name))
     if known.result is None:
-        state.register(call, known.position, None, is_known=False)
+        state.register(call, known.position, None, None, is_known=False)
         return Raised(
             ResultUnavailableError(
                 f"the step {call.name!r} is done, but its result was not kept; it is not run again; "
@@ -210,7 +210,7 @@ def _recorded(state: RunState, call: StepCall, known: Step) -> Reply:
         value = decoded(state, call.name, known.result, call.declared)
     except TwicesafeError as error:
         return Raised(error.about(state.claim.key))
-    state.register(call, known.position, value)
+    state.register(call, known.position, value, known.result)
     return Returned(value)
 
 
@@ -341,7 +341,7 @@ def _conclude(
 ) -> Reply:
     """The step is recorded. `problem`, `refused`: why it was recorded without its result."""
     if call.undo is not None:
-        state.register(call, ask.position, reply.value)
+        state.register(call, ask.position, reply.value, ask.result)
     if state.observed:
         state.recorded_step(call.name, call.kind, ask.attempt, began)
     if problem is None:

@@ -90,7 +90,7 @@ def _committed(
         claim.renewed = sent
         claim.expires = max(claim.expires, sent + span * (1 - MARGIN))
     del state.committing[call.name]
-    state.register(call, ask.position, reply.value)
+    state.register(call, ask.position, reply.value, ask.result)
     return reply
 
 
@@ -98,7 +98,7 @@ def look_up_commits(state: RunState) -> Flow[None]:
     """What was committed has to be undone, although its step was cancelled in the COMMIT."""
     for name, (call, ask, value) in list(state.committing.items()):
         if call.undo is not None and (yield from _is_recorded(state, ask)):
-            state.register(call, ask.position, value)
+            state.register(call, ask.position, value, ask.result)
         del state.committing[name]
 
 

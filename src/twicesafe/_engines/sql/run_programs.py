@@ -69,7 +69,10 @@ class RunPrograms(RunUpkeep):
         )
         self._rewrite_step = mark(f"UPDATE {self.steps} SET result = ? WHERE id = ? AND name = ?")
         self._rewrite_arguments = mark(f"UPDATE {self.runs} SET arguments = ? WHERE id = ?")
-        self._adopt = mark(f"UPDATE {self.steps} SET fence = ? WHERE id = ? AND fence = 0")
+        self._adopt = mark(
+            f"UPDATE {self.steps} SET fence = ?, created_at ="
+            " CASE WHEN created_at < ? THEN ? ELSE created_at END WHERE id = ? AND fence = 0"
+        )
         self._prepare_upkeep()
 
     def prepared(self, op: str) -> Program[bool]:
@@ -134,7 +137,7 @@ class RunPrograms(RunUpkeep):
         if stale:
             yield Change(self._drop_stale, (id_, row.fence, row.created_at))
         if any(step.fence == 0 for step in steps):
-            yield Change(self._adopt, (row.fence, id_))
+            yield Change(self._adopt, (row.fence, row.created_at, row.created_at, id_))
         return [step for step in steps if step.name not in stale]
 
     def submit_run(self, ask: Submit) -> Program[Claimed]:

@@ -136,7 +136,8 @@ class FailureRules(StoreRules):
         row = yield read()
         assert (row.state, row.attempt, row.owner) == (State.PARKED, 2, B)
         assert (row.fence, row.lease_until, row.expires_at) == (before.fence, 0, 0)
-        yield from unchanged(claim(A), Claimed(Verdict.PARKED))
+        assert row.error == "never finished", "an operator sees no reason"
+        yield from unchanged(claim(A), Claimed(Verdict.PARKED, reason=row.error))
 
     @rule()
     def test_a_released_key_is_parked_by_a_stricter_claimer(self) -> Script[None]:

@@ -90,7 +90,7 @@ class StepRules(StoreRules):
         yield Advance(self.tick)
         assert (yield start(B, max_attempts=1)).verdict is Verdict.PARKED
         row = yield read()
-        assert (row.state, row.attempt) == (State.PARKED, 1)
+        assert (row.state, row.attempt, row.error) == (State.PARKED, 1, "never finished")
         assert (yield start(C, max_attempts=1)).verdict is Verdict.PARKED
 
     @rule("P6", needs="steps")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..._core.durable.run_requests import FindDue, TidyRuns
+from ..._core.durable.run_requests import FindDue, Submit, TidyRuns
 from ..._core.protocol import Ack, Browse, Count, History, Survey, Sweep, Verdict
 from ..._values.records import Cause, State
 from ..._values.steps import StepState
@@ -124,6 +124,22 @@ class SuspendingRules(StoreRules):
         yield Advance(self.tick)
         other = yield from started(B)
         assert [each.result for each in other.answer.steps or ()] == [b"early"]
+
+    @rule(needs="steps")
+    def test_a_signal_before_its_run_is_kept_however_soon_the_run_starts_again(
+        self,
+    ) -> Script[None]:
+        """In the millisecond in which the run was created, what belongs to it must not look like an older run's."""
+        yield signal(value=b"early")
+        yield Advance(self.tick)
+        yield Submit(KEY, A, HOUR, 5, function="shop.checkout", arguments=b"j[1]")
+        first = yield from started(A)
+        assert [each.result for each in first.answer.steps or ()] == [b"early"], (
+            "after a submission"
+        )
+        yield failed(first)
+        again = yield from started(B)
+        assert [each.result for each in again.answer.steps or ()] == [b"early"], "after a failure"
 
     @rule("P8", needs="steps")
     def test_a_signal_after_a_run_outlives_its_steps(self) -> Script[None]:

@@ -61,6 +61,7 @@ local counted = old.attempt - (lapsed and string.sub(old.owner, 1, 5) == 'ahead'
 local held = lapsed and old.hold
 if held or counted >= tonumber(ARGV[3]) then
   old.state, old.changed = held and HELD or PARKED, now
+  if not held and old.error == '' then old.error = NEVER_FINISHED end
   save(key, old)
   announce(key)
   return {held and 2 or 3}

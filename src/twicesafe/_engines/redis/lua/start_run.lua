@@ -22,7 +22,7 @@ for at = 1, #fields, 2 do
     else
       undoes = undoes or step.undo
       if step.fence == 0 then
-        step.fence = fence
+        step.fence, step.created = fence, math.max(step.created, row.created)
         text = pack_step(step)
         redis.call('HSET', run, name, text)
       end
@@ -34,6 +34,7 @@ end
 if attempt > most and not undoes then -- its attempts are used up, and it has nothing to undo
   row = row or load(KEYS[1])
   row.state, row.attempt, row.changed = PARKED, row.attempt - 1, now
+  if row.error == '' then row.error = NEVER_FINISHED end
   save(KEYS[1], row)
   announce(KEYS[1])
   return {3}
