@@ -44,6 +44,28 @@ def end_sessions(url: str) -> None:
     connection.close()
 
 
+# --- operators -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", ["retry", "skip"])
+def test_an_operators_act_after_the_server_cut_idle_connections(
+    act: str, mode: RelayMode, url: str, put: Put
+):
+    """It must not run twice, so it cannot simply be sent again. Its operator is told nothing."""
+    kind: Any = Outbox if mode.name == "sync" else AsyncOutbox
+    broker = Broker()
+    broker.refuses.add("bad")
+    put("bad", "next", key="k")
+    mode.relay(broker, max_attempts=1).drain()
+    opened = mode.run(lambda: kind.open(url))
+    (lane,) = mode.run(opened.parked)
+    if not url.startswith("sqlite"):
+        end_sessions(url)
+    mode.run(lambda: getattr(opened, act)(lane.lane, by="ana"))
+    assert mode.run(opened.parked) == []
+    mode.run(opened.close)
+
+
 # --- adding ----------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,10 @@ class MysqlOutboxPort(SqlOutboxPort):
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
         program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
-        return self._run(lambda: program(request), again=type(request) is not Unpark)
+        once = type(request) is Unpark
+        if once:
+            self._run(self.programs.look)
+        return self._run(lambda: program(request), again=not once)
 
 
 def _percents(sql: str) -> str:

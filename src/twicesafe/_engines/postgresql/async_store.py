@@ -16,7 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from ..._core.outbox.requests import OutboxRequest, Reply
+from ..._core.outbox.requests import OutboxRequest, Reply, Unpark
 from ..._core.protocol import Request
 from ..._forking import RenewedLock
 from ..._values.drivers import require
@@ -290,6 +290,8 @@ class _AsyncOutboxPort(AsyncOutboxPort):
     async def perform(self, request: OutboxRequest[Reply]) -> Reply:
         program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
         here = self._loops.here()
+        if type(request) is Unpark:
+            await here.read(lambda _: self.programs.look)
         run = here.read if request.reads else here.other.run
         return await run(lambda _: program, request)
 

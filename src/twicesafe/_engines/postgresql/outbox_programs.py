@@ -150,6 +150,8 @@ class PostgresOutboxPort(SqlOutboxPort):
         program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
         if request.reads:
             return self._read(lambda: program(request))  # type: ignore[no-any-return]
+        if type(request) is Unpark:
+            self._read(self.programs.look)
         return self._run(program(request))
 
     def listen(self, owner: bytes, seconds: float) -> None:
