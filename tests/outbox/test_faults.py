@@ -66,6 +66,20 @@ def test_an_operators_act_after_the_server_cut_idle_connections(
     mode.run(opened.close)
 
 
+def test_a_relay_drains_after_the_server_cut_idle_connections(
+    mode: RelayMode, url: str, put: Put, broker: Broker
+):
+    """A service that drains every few minutes has an idle connection in between, which a firewall cuts."""
+    relay = mode.relay(broker)
+    relay.drain()
+    for body in "12":
+        put(body, key="k")
+    if not url.startswith("sqlite"):
+        end_sessions(url)
+    assert relay.drain() == 2
+    assert broker.bodies == ["1", "2"]
+
+
 # --- adding ----------------------------------------------------------------------------------------
 
 
