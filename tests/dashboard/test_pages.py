@@ -250,6 +250,26 @@ async def test_skip_on_a_page_that_was_left_open_drops_no_other_message(
         assert outbox.parked() == [other]
 
 
+async def test_the_text_of_a_refusal_is_for_who_may_see_keys(
+    visit: Enter, receiver: Receiver, tmp_path: Path
+):
+    """It may contain a part of the message. The class of the error is shown to all, as for dead letters."""
+
+    def refuse(_: Any) -> None:
+        raise ValueError("no customer ann@example.com: see the log")
+
+    with Outbox.open(f"sqlite:///{tmp_path}/keys.db") as outbox:
+        with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as connection, connection:
+            connection.execute("BEGIN")
+            outbox.add(connection, topic="invoices", body="x", key="ann")
+        OutboxRelay(receiver.store, refuse, max_attempts=1).drain()
+        hidden = words(await visit(Access(level="all")).get("/outbox"))
+        shown = words(await visit(Access(level="all", show_keys=True)).get("/outbox"))
+    assert "ValueError: no customer ann@example.com: see the log" in shown
+    assert "ValueError" in hidden
+    assert "customer" not in hidden
+
+
 async def test_the_outbox_and_its_parked_lanes(visit: Enter, receiver: Receiver, tmp_path: Path):
     def refuse(_: Any) -> None:
         raise ValueError("no such customer")

@@ -168,6 +168,22 @@ def each_request_fails(shop: Shop, fails: bool, kind: str, *, lasts: bool) -> No
     assert 20 < at < 199
 
 
+@KINDS
+def test_a_submit_that_is_not_answered_is_sent_again(shop: Shop, kind: str) -> None:
+    """P2: it is a claim. An idle connection that was cut is such an outage."""
+
+    def pay(steps: Any, order: str) -> Any:
+        return (yield steps.run("charge", shop.effect("charge", 5)))
+
+    run = shop.durable(pay, policy=SOME)
+    outage = Outage(shop, 0, kind, lasts=False)
+    with outage.between():
+        key = shop.run(run.submit("o-1"))
+    assert outage.failed == "submit_run"
+    shop.run(shop.receiver.complete_abandoned())
+    assert (finished(shop, key), shop.done) == (True, {"charge": 1})
+
+
 def test_an_undone_run_whose_end_was_recorded_is_not_lost() -> None:
     """Only the answer was lost, and before it was asked for again, the store refused to renew the lease."""
 

@@ -20,7 +20,9 @@ from twicesafe import (
     FingerprintMismatchError,
     Inbox,
     Key,
+    Outbox,
     Policy,
+    SchemaVersionError,
     State,
     UsageError,
     events,
@@ -198,6 +200,25 @@ def test_a_mistaken_database_is_reported_also_when_its_driver_writes_the_same_pl
         other.door.transaction(),
     ):
         shop.inbox.accept(other.door.connection, "m-1")
+
+
+def test_the_tables_of_an_attached_file_are_not_taken(tmp_path: Path):
+    """With WAL, SQLite commits attached files one after the other: a crash in between splits effect and record."""
+    url = f"sqlite:///{tmp_path}/records.db"
+    with (
+        closing(sqlite3.connect(tmp_path / "shop.db")) as connection,
+        Inbox.open(url) as inbox,
+        Outbox.open(url) as outbox,
+    ):
+        connection.execute("ATTACH ? AS records", (f"{tmp_path}/records.db",))
+        for call in (
+            lambda: inbox.accept(connection, "m-1"),
+            lambda: inbox.process(connection, "m-1", int),
+            lambda: outbox.add(connection, topic="t", body="b"),
+        ):
+            with pytest.raises(SchemaVersionError, match="on the same database"):
+                call()
+            connection.rollback()
 
 
 async def test_a_decorated_function_may_return_its_outcome(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -279,3 +280,38 @@ def test_tables_are_made_when_wanted(url: str):
         Outbox.open(f"{url}{mark}table=bare&migrate=false")
     with Outbox.open(f"{url}{mark}table=own&migrate=false") as outbox:
         assert outbox.depth().pending == 0
+
+
+# --- max_allowed_packet of MariaDB -------------------------------------------------------------
+
+
+def test_messages_that_fit_one_by_one_fit_in_a_batch(mariadb: Any, mariadb_url: str):
+    """Bytes are sent as hex, and headers count too."""
+    headers = {f"h{n}": "v" * 4000 for n in range(7)}
+    small = [{"topic": "t", "body": b"x" * 4096, "headers": headers} for _ in range(40)]
+    messages = [*small, {"topic": "t", "body": b"x" * 400_000}, *small]
+    mariadb.execute(f"SET GLOBAL max_allowed_packet = {1 << 20:d}")
+    try:
+        connection = connect(mariadb_url)
+        with contextlib.closing(connection), Outbox.open(mariadb_url) as outbox:
+            begin(connection)
+            assert len(outbox.add_many(connection, messages)) == 81
+            connection.commit()
+            assert outbox.depth().pending == 81
+    finally:
+        mariadb.execute("SET GLOBAL max_allowed_packet = DEFAULT")
+
+
+def test_a_body_that_is_more_than_a_packet_leaves_the_transaction_open(mariadb_url: str):
+    """The server would close the connection, which looks like an outage."""
+    connection = connect(mariadb_url)
+    with contextlib.closing(connection), Outbox.open(mariadb_url, max_bytes=10**8) as outbox:
+        begin(connection)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@max_allowed_packet")
+            (most,) = cursor.fetchone()
+        outbox.add(connection, topic="t", body=b"first")
+        with pytest.raises(UsageError, match=f"max_allowed_packet of the server is {most}"):
+            outbox.add(connection, topic="t", body=b"x" * (most // 2))
+        connection.commit()
+        assert outbox.depth().pending == 1

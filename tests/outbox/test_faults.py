@@ -44,6 +44,42 @@ def end_sessions(url: str) -> None:
     connection.close()
 
 
+# --- operators -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", ["retry", "skip"])
+def test_an_operators_act_after_the_server_cut_idle_connections(
+    act: str, mode: RelayMode, url: str, put: Put
+):
+    """It must not run twice, so it cannot simply be sent again. Its operator is told nothing."""
+    kind: Any = Outbox if mode.name == "sync" else AsyncOutbox
+    broker = Broker()
+    broker.refuses.add("bad")
+    put("bad", "next", key="k")
+    mode.relay(broker, max_attempts=1).drain()
+    opened = mode.run(lambda: kind.open(url))
+    (lane,) = mode.run(opened.parked)
+    if not url.startswith("sqlite"):
+        end_sessions(url)
+    mode.run(lambda: getattr(opened, act)(lane.lane, by="ana"))
+    assert mode.run(opened.parked) == []
+    mode.run(opened.close)
+
+
+def test_a_relay_drains_after_the_server_cut_idle_connections(
+    mode: RelayMode, url: str, put: Put, broker: Broker
+):
+    """A service that drains every few minutes has an idle connection in between, which a firewall cuts."""
+    relay = mode.relay(broker)
+    relay.drain()
+    for body in "12":
+        put(body, key="k")
+    if not url.startswith("sqlite"):
+        end_sessions(url)
+    assert relay.drain() == 2
+    assert broker.bodies == ["1", "2"]
+
+
 # --- adding ----------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,8 @@ def dashboard(
     show_keys: Annotated[
         bool,
         flag(
-            "--show-keys", help="Show keys and scopes, and the reasons and bodies of dead letters."
+            "--show-keys",
+            help="Show keys, scopes, the errors' text of parked lanes, and the reasons and bodies of dead letters.",
         ),
     ] = False,
     metrics: Annotated[

@@ -61,6 +61,7 @@ __all__ = [
     "admit_fast",
     "admit_fast_async",
     "admitted",
+    "ask_again",
     "claim_request",
     "deliver",
     "deliver_fast",
@@ -187,7 +188,7 @@ def admit(
             else:
                 (ask, sent, answer), asked = asked, None
             if isinstance(answer, StoreUnavailableError):
-                answer = yield from _ask_again(call, ask, sent, answer)
+                answer = yield from ask_again(call, ask, sent, answer)
             verdict = answer.verdict
             if turn and call.observed and verdict is not _BUSY and verdict is not _RESTING:
                 waited(call, sent if began is None else began)
@@ -355,7 +356,7 @@ def _pause_before(call: Call, answer: Claimed, began: float, turn: int, owner: b
     yield Sleep(poll)
 
 
-def _ask_again(
+def ask_again(
     call: Call, ask: ClaimRequest, sent: float, error: StoreUnavailableError
 ) -> Flow[Claimed]:
     """P2 and P10: an unanswered claim is retried with the same owner, never assumed."""

@@ -47,12 +47,17 @@ def lane_rows(lanes: Sequence[ParkedLane], access: Access, now: datetime) -> tup
             key=shortened(lane.key or "", 40) if access.show_keys else "",
             waiting=counted(lane.waiting, "message"),
             attempts=lane.attempts,
-            error=visible(lane.error)[:200],
+            error=visible(lane.error if access.show_keys else _class_of(lane))[:200],
             since=When.of(lane.since, now),
             parked_at=round(lane.since.timestamp() * 1000),
         )
         for lane in lanes
     )
+
+
+def _class_of(lane: ParkedLane) -> str:
+    """The class of the error; its text may contain a part of the message."""
+    return lane.error.partition(":")[0]
 
 
 def depth_facts(depth: Depth) -> tuple[tuple[str, str], ...]:

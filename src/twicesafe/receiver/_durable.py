@@ -273,7 +273,7 @@ class Durable(_DurableBase[P], Generic[P, T]):
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Key:
         """Record the run and return its key; a completer runs it. Submitting it again changes nothing."""
         call, ask = self._submission(args, kwargs)
-        _check_submitted(call, self._owner._runtime.run(run_operations.submit(ask)))
+        _check_submitted(call, self._owner._runtime.run(run_operations.submit(call, ask)))
         return Key(call.key.value, call.key.scope, absolute=True)
 
     def _answer(self, call: Call) -> Outcome[Any]:
@@ -303,7 +303,7 @@ class AsyncDurable(_DurableBase[P], Generic[P, T]):
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Key:
         """Record the run and return its key; a completer runs it. Submitting it again changes nothing."""
         call, ask = self._submission(args, kwargs)
-        _check_submitted(call, await self._owner._runtime.run(run_operations.submit(ask)))
+        _check_submitted(call, await self._owner._runtime.run(run_operations.submit(call, ask)))
         return Key(call.key.value, call.key.scope, absolute=True)
 
     async def _answer(self, call: Call) -> Outcome[Any]:

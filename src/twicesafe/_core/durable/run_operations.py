@@ -9,8 +9,10 @@ from typing import Final
 from ..._values.keys import Key, new_owner
 from ..._values.records import Row, State
 from ..._values.steps import StepState
-from ...errors import UsageError
+from ...errors import StoreUnavailableError, UsageError
+from ..call import Call
 from ..commands import Flow
+from ..delivery import ask_again
 from ..operations import check_limit, check_operator, operate
 from ..protocol import Claimed, Read, Release, Verdict
 from ..resolved_policy import ResolvedPolicy
@@ -65,8 +67,12 @@ def park_unusable(run: DueRun, policy: ResolvedPolicy, why: str) -> Flow[bool]:
     return answer.verdict in (Verdict.WON, Verdict.PARKED)
 
 
-def submit(ask: Submit) -> Flow[Claimed]:
-    return (yield ask)  # type: ignore[no-any-return]
+def submit(call: Call, ask: Submit) -> Flow[Claimed]:
+    sent = call.clock()
+    try:
+        return (yield ask)  # type: ignore[no-any-return]
+    except StoreUnavailableError as error:
+        return (yield from ask_again(call, ask, sent, error))
 
 
 def send_signal(key: Key, name: str, value: bytes, retention: int, by: str, why: str) -> Flow[bool]:

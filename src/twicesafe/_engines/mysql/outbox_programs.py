@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from ..._core.outbox.requests import Added, OutboxRequest, Reply, Unpark
+from ...errors import UsageError
 from ...stores._base import Program
 from ..sql.commands import Change, Query
 from ..sql.outbox_dialect import COLUMNS, WRITTEN, all_values_of, gates_of, inlined, lanes_inlined
@@ -25,8 +26,8 @@ T = TypeVar("T")
 ROWS: Final = 200
 """In one INSERT."""
 
-HEAVY: Final = 1 << 20
-"""Bytes of bodies after which an INSERT is sent."""
+HEAVY: Final = 256 * 1024
+"""Bytes in one INSERT of several messages, before the driver writes them as hex. A message with more is sent alone."""
 
 
 class MysqlOutbox(OutboxPrograms):
@@ -67,6 +68,7 @@ class MysqlOutbox(OutboxPrograms):
             rows = numbered(f"{self.t}_gates", "g", "gate", gates)
             yield Query(f"SELECT g.gate FROM {rows} FOR UPDATE")
         for part in _parts(added):
+            yield from _check_size(part)
             row = f"({self._added_at}{', ?' * 8})"
             yield Change(
                 self.mark(
@@ -92,7 +94,10 @@ class MysqlOutboxPort(SqlOutboxPort):
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
         program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
-        return self._run(lambda: program(request), again=type(request) is not Unpark)
+        once = type(request) is Unpark
+        if once:
+            self._run(self.programs.look)
+        return self._run(lambda: program(request), again=not once)
 
 
 def _percents(sql: str) -> str:
@@ -103,9 +108,25 @@ def _parts(added: Sequence[Added]) -> list[list[Added]]:
     parts: list[list[Added]] = [[]]
     weight = 0
     for one in added:
-        if len(parts[-1]) == ROWS or weight > HEAVY:
+        weight += _weight(one)
+        if parts[-1] and (len(parts[-1]) == ROWS or weight > HEAVY):
             parts.append([])
-            weight = 0
+            weight = _weight(one)
         parts[-1].append(one)
-        weight += len(one.message.body)
     return parts
+
+
+def _weight(one: Added) -> int:
+    return len(one.message.body) + len(one.headers)
+
+
+def _check_size(part: Sequence[Added]) -> Program[None]:
+    """Refuse a large message before the server closes the connection, which would look like an outage."""
+    weight = _weight(part[0])
+    if weight > HEAVY and 2 * weight + 4096 > (
+        most := (yield Query("SELECT @@max_allowed_packet"))[0][0]
+    ):
+        raise UsageError(
+            f"the message has {weight} bytes, which are sent as hex, and max_allowed_packet of the server is {most}: "
+            "send a reference to the body, or raise max_allowed_packet"
+        )

@@ -16,7 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from ..._core.outbox.requests import OutboxRequest, Reply
+from ..._core.outbox.requests import OutboxRequest, Reply, Unpark
 from ..._core.protocol import Request
 from ..._forking import RenewedLock
 from ..._values.drivers import require
@@ -86,14 +86,14 @@ class LoopConnections:
 
     def perform_alone(self, request: Request) -> Coroutine[Any, Any, Any]:
         if request.op in READS:
-            return self.read(PERFORM, request)
+            return self.repeat(PERFORM, request)
         connection = self._locked if request.op in CLAIMS else self.other
         return connection.run(PERFORM, request)
 
-    async def read(
+    async def repeat(
         self, chosen: Callable[[AsyncStoreBase], Callable[..., Program[T]]], *words: Any
     ) -> T:
-        """The async version of `PostgresStore._read`."""
+        """The async version of `PostgresStore._repeat`."""
         clock = asyncio.get_running_loop().time
         soon = clock() + self._store.settings.timeout / 2
         try:
@@ -209,7 +209,7 @@ class AsyncStoreBase(AsyncStore):
         return await asyncio.to_thread(lambda: self.blocking_store().migrate(tell))
 
     async def doctor(self) -> list[Finding]:
-        run = self._loops.here().read
+        run = self._loops.here().repeat
         settings = await run(lambda _: settings_program)
         found = findings(settings, await run(lambda store: store._schema.version))
         return found + await run(lambda store: store.programs.upkeep)
@@ -290,8 +290,10 @@ class _AsyncOutboxPort(AsyncOutboxPort):
     async def perform(self, request: OutboxRequest[Reply]) -> Reply:
         program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
         here = self._loops.here()
-        run = here.read if request.reads else here.other.run
-        return await run(lambda _: program, request)
+        if type(request) is not Unpark:
+            return await here.repeat(lambda _: program, request)
+        await here.repeat(lambda _: self.programs.look)
+        return await here.other.run(lambda _: program, request)
 
     async def listen(self, owner: bytes, seconds: float) -> None:
         awaits = self.programs.awaits

@@ -135,21 +135,24 @@ def _escaped(text: str) -> str:
 
 
 class PostgresOutboxPort(SqlOutboxPort):
+    """Every request but `Unpark` may be repeated after a lost connection."""
+
     def __init__(
         self,
         programs: PostgresOutbox,
         run: RunProgram,
-        read: Callable[[Callable[[], Program[Any]]], Any],
+        repeat: Callable[[Callable[[], Program[Any]]], Any],
         wait: Callable[[bytes, float, Callable[[], Program[bool]]], None],
     ) -> None:
         super().__init__(programs)
-        self._run, self._read, self._wait = run, read, wait
+        self._run, self._repeat, self._wait = run, repeat, wait
         self._awaits = programs.awaits
 
     def perform(self, request: OutboxRequest[Reply]) -> Reply:
         program: Callable[[Any], Program[Reply]] = getattr(self.programs, request.op)
-        if request.reads:
-            return self._read(lambda: program(request))  # type: ignore[no-any-return]
+        if type(request) is not Unpark:
+            return self._repeat(lambda: program(request))  # type: ignore[no-any-return]
+        self._repeat(self.programs.look)
         return self._run(program(request))
 
     def listen(self, owner: bytes, seconds: float) -> None:

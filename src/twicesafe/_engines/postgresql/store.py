@@ -68,7 +68,7 @@ class PostgresStore(Store):
         self._schema = schema_of(settings, UNMARKED)
         self.programs = programs_of(settings, WIDE, UNMARKED, now)
         outbox = PostgresOutbox(settings.table, settings.schema, UNMARKED, now, settings.migrate)
-        self._outbox = PostgresOutboxPort(outbox, self._run, self._read, self._wait)
+        self._outbox = PostgresOutboxPort(outbox, self._run, self._repeat, self._wait)
         self._kind = connection_class(settings)
         self._pool: Pool[Any] = Pool(self._connect, settings.pool, settings.timeout)
         self._listener = Listener(self._connect_listener)
@@ -106,7 +106,7 @@ class PostgresStore(Store):
     def perform(self, request: Request) -> Any:
         try:
             if request.op in READS:
-                return self._read(lambda: self.programs.perform(request))
+                return self._repeat(lambda: self.programs.perform(request))
             return self._run(self.programs.perform(request))
         except SchemaVersionError:
             return self._follow_migration(lambda: self.programs.perform(request))
@@ -180,7 +180,7 @@ class PostgresStore(Store):
         return self._run(program())
 
     def doctor(self) -> list[Finding]:
-        found = findings(self._read(settings_program), self._run(self._schema.version()))
+        found = findings(self._repeat(settings_program), self._run(self._schema.version()))
         return found + self._run(self.programs.upkeep())
 
     def close(self) -> None:
@@ -211,8 +211,8 @@ class PostgresStore(Store):
                 drive(self._schema.version(), connection.perform)
             raise
 
-    def _read(self, program: Callable[[], Program[T]]) -> T:
-        """Run a program that writes nothing. It runs once more if its connection was lost while it was idle."""
+    def _repeat(self, program: Callable[[], Program[T]]) -> T:
+        """Run a program that may run twice. It does if its connection was lost while it was idle."""
         soon = time.monotonic() + self.settings.timeout / 2
         try:
             return self._run(program())

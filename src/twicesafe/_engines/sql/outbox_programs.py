@@ -109,6 +109,10 @@ class OutboxPrograms(RelayPrograms):
             for lane, key, topic, id_, attempts, error, since, waiting in rows
         ]
 
+    def look(self) -> Program[None]:
+        """Runs before an `Unpark`, which must not run twice: this may, on a new connection if an idle one was cut."""
+        yield Query(f"SELECT {self.instant()}")
+
     def outbox_unpark(self, ask: Unpark) -> Program[bool]:
         return atomically(self._unpark(ask), self.begin)
 

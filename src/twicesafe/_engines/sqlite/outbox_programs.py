@@ -12,6 +12,7 @@ from ..sql.commands import Change
 from ..sql.migrations import Schema
 from ..sql.outbox_dialect import WRITTEN, all_values_of, inlined, lanes_inlined
 from ..sql.outbox_programs import OutboxPrograms, RunProgram, SqlOutboxPort
+from .programs import CALLERS, SqliteSchema
 
 __all__ = ["CLOCK", "SqliteOutbox", "SqliteOutboxPort"]
 
@@ -35,7 +36,8 @@ class SqliteOutbox(OutboxPrograms):
         super().__init__(schema, str if style == "?" else _marker(style), now, migrates)
 
     def with_placeholders(self, style: str) -> SqliteOutbox:
-        return SqliteOutbox(self.schema, self.migrates, style, self.now)
+        callers = SqliteSchema("sqlite_outbox", f"{CALLERS}.{self.t}")
+        return SqliteOutbox(callers, self.migrates, style, self.now)
 
     def among(self, column: str, numbers: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
         return inlined(column, numbers)

@@ -38,6 +38,7 @@ from ..sql.programs import READING, SqlPrograms
 from ..sql.step_rows import ID_BYTES, step_values
 
 __all__ = [
+    "CALLERS",
     "LARGE_RESULT",
     "SqlitePrograms",
     "SqliteRecordsSchema",
@@ -45,6 +46,9 @@ __all__ = [
     "agreed_offset",
     "known_offset",
 ]
+
+CALLERS: Final = "main"
+"""The schema of our tables on a connection of the caller's: with WAL, SQLite commits an attached file by itself."""
 
 LARGE_RESULT: Final = 2048
 """Results above this many bytes go to their own table, so that rows stay small."""

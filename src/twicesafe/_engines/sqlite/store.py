@@ -27,6 +27,7 @@ from .doctor import findings
 from .in_transaction import SqliteInTransaction
 from .outbox_programs import CLOCK, SqliteOutbox, SqliteOutboxPort
 from .programs import (
+    CALLERS,
     SqlitePrograms,
     SqliteRecordsSchema,
     SqliteSchema,
@@ -91,7 +92,7 @@ class SqliteStore(SqliteRequests, Store):
 
     def in_transaction(self, style: str = "?") -> InTransaction:
         now = lambda: self.programs.now()  # noqa: E731, PLW0108 - it may change
-        return SqliteInTransaction(self._table, now, style, self.programs.layout)
+        return SqliteInTransaction(f"{CALLERS}.{self._table}", now, style, self.programs.layout)
 
     def own_transaction(self, program: Callable[[], Program[T]]) -> T:
         return self._write(atomically(program(), SqlitePrograms.begin))
