@@ -55,6 +55,8 @@ class _Question:
     head = HEAD_BYTES
     is_enough = False
     """Whether the rest of the keys can be left out."""
+    misses_none = False
+    """Whether its answer must have the keys that move to another node meanwhile. It may be shown a key twice."""
 
     def __init__(self) -> None:
         self.unreadable: dict[str, None] = {}
@@ -168,6 +170,8 @@ class _Search(_Question):
 
 class _Rows(_Search):
     """The newest rows that match."""
+
+    misses_none = True
 
     def __init__(self, ask: Browse) -> None:
         super().__init__(ask)
