@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import struct
 import time
 from pathlib import Path
@@ -19,8 +20,9 @@ from twicesafe._cli.stats import _screenful
 from twicesafe._core.protocol import Browse, Count, Read, Survey
 from twicesafe._engines.redis import RedisStore
 from twicesafe._engines.redis.programs import RedisPrograms
-from twicesafe._engines.redis.record_scan import FIRST, NODES, TOGETHER
+from twicesafe._engines.redis.record_scan import FIRST, NODES, TOGETHER, RecordSlice
 from twicesafe._engines.redis.routed_commands import PlainCommand, ScriptCall
+from twicesafe._engines.redis.scan_questions import _containing
 from twicesafe._engines.redis.scripts import Scripts
 from twicesafe._engines.redis.settings import Settings
 from twicesafe._values.records import State
@@ -186,6 +188,28 @@ def test_results_that_came_with_the_scan_are_not_read_again(own_server: Any):
         results = [receiver.store.perform(Read(row.id)).result for row in page.rows]
         assert [row.result for row in page.rows] == results
         assert len(set(results)) == 200
+
+
+def test_records_with_some_bytes_are_found_wherever_one_ends_and_the_next_begins():
+    some = (None, b"", b"a", b"b", b"ab", b"ba", b"aba", b"abab")
+    for texts in itertools.product(some, repeat=4):
+        names = [b"%d" % number for number in range(len(texts))]
+        found = _containing(b"aba", RecordSlice(0, names, texts, True))
+        assert len(dict(found)) == len(found)
+        assert dict(found).items() >= {
+            (name, text) for name, text in zip(names, texts, strict=True) if text and b"aba" in text
+        }
+
+
+def test_a_value_is_found_although_results_and_scopes_contain_it(valkey_url: str):
+    with Receiver.open(valkey_url) as receiver:
+        keys = [Key(f"tx-{n}", scope=(f"\x04tx-{n + 1}",)) for n in range(40)]
+        for key in keys:
+            receiver.process(key, lambda: "\x04tx-7 \x05tx-17")
+        for value in ("tx-7", "tx-17"):
+            assert [record.value for record in receiver.records(value=value)] == [value]
+            assert receiver.count(value=value, error="none") == 0
+        assert receiver.count(scope=("\x04tx-7",)) == 1
 
 
 @pytest.fixture

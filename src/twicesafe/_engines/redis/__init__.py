@@ -12,6 +12,7 @@
     record_scan    reads all records, in slices        scan_questions    what a scan looks for
     run_programs   durable runs                        run_layout        reads the steps of a run
     due_index      which runs are due                  doctor            checks the server's settings
+    moved_slots    keys that move during a search
     routing        sends commands to their servers     rounds            until all replies count
     routed_commands  what the router sends             servers           which server, for how long
     store          threads: pools of connections       wakeups           wakes waiters by PUBLISH

@@ -2,7 +2,8 @@
 
 Redis keeps no order and no index that a claim would not pay for, so each search is one scan over all
 keys (`record_scan`), which answers all questions of a screen (`scan_questions`). A scan may see a key
-twice while the server's table grows; a page shows it once, a count may count it twice.
+twice while the server's table grows; a page shows it once, a count may count it twice. Keys that move to another
+node meanwhile are on the page (`moved_slots`); a count may miss them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ..._core.protocol import AuditLog, Browse, Count, Page, Survey
 from ..._values.records import AuditEntry, Row, Stats
 from ...stores._base import Program
 from .key_scans import KeyScans
-from .record_scan import RecordScan
+from .moved_slots import TOGETHER, keys_in, placement
+from .record_scan import RecordScan, ScanQuestion
 from .routed_commands import ScriptCall
 from .scan_questions import QUESTIONS, rows_of
 
@@ -41,20 +43,30 @@ class KeySearch(KeyScans):
     def search(self, asks: Sequence[Any]) -> Program[list[Any]]:
         """Answer all these questions with one scan."""
         questions = [QUESTIONS[ask.op](ask) for ask in asks]
+        pages = [one for one in questions if one.misses_none]
+        before = (yield from placement()) if self.apart and pages else None
         scan, more = RecordScan(self, questions), True
         while more and not all(one.is_enough for one in questions):
             more = yield from scan.step()
             unsure, scan.unsure = scan.unsure, []
             for whose, names in unsure:
-                unreadable: dict[str, None] = {}
-                rows = yield from self._peek([name[-33:-1] for name in names], unreadable)
-                for one in whose:
-                    one.take_rows(rows)
-                    one.unreadable |= unreadable
+                yield from self._read_again(whose, names)
+        if before is not None and (after := (yield from placement())) is not None:
+            slots = before.moved_until(after)
+            for start in range(0, len(slots), TOGETHER):
+                names = yield from keys_in(slots[start : start + TOGETHER], len(after.slots))
+                yield from self._read_again(pages, self.records_among(names))
         found: list[Any] = []
         for one in questions:
             found += [(yield from one.answer(self))]
         return found
+
+    def _read_again(self, whose: Sequence[ScanQuestion], names: list[bytes]) -> Program[None]:
+        unreadable: dict[str, None] = {}
+        rows = yield from self._peek([name[-33:-1] for name in names], unreadable)
+        for one in whose:
+            one.take_rows(rows)
+            one.unreadable |= unreadable
 
     def _peek(
         self, ids: list[bytes], unreadable: dict[str, None]

@@ -185,11 +185,9 @@ class RecordScan:
             self._nodes |= {other: _Node() for other in range(number + 1, number + 1 + NODES)}
         node.cursor, found = reply
         node.is_listed = node.cursor == b"0"
-        # The pattern ends with its star: comparing the end of each key would take as long as the rest of the SCAN.
-        # Of all keys that begin so, only records have this length.
+        names = self._programs.records_among(found)
         before = self._programs.before
         length = len(before) + 33
-        names = [name for name in found if len(name) == length and name.startswith(before)]
         if len(names) < len(found):
             found = [name for name in found if name.startswith(before)]
             self._is_shared |= len(found) < (1 - SHARED) * len(reply[1])

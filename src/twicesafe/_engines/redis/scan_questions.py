@@ -6,7 +6,9 @@ Nearly all records are decided by their first bytes, in a few operations each: a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +55,8 @@ class _Question:
     head = HEAD_BYTES
     is_enough = False
     """Whether the rest of the keys can be left out."""
+    misses_none = False
+    """Whether its answer must have the keys that move to another node meanwhile. It may be shown a key twice."""
 
     def __init__(self) -> None:
         self.unreadable: dict[str, None] = {}
@@ -81,7 +85,7 @@ class _Search(_Question):
         numbers |= set(range(len(STATES), 16))  # those of damaged records
         self._firsts = frozenset(n for n in ALL if n not in KNOWN or n & 15 in numbers)
         """The first bytes of records that need a closer look. Those of an unknown layout do, to be named."""
-        self._flags = frozenset(flags for flags in ALL if self._may_have(flags))
+        self._flags = frozenset(bytes([flags]) for flags in ALL if self._may_have(flags)) | {b""}
         self._newer, self._older = 0, 1 << 63
         """Only records that were created at these times or between them."""
         self._marked = b""
@@ -121,27 +125,26 @@ class _Search(_Question):
 
     def _candidates(self, part: RecordSlice) -> list[tuple[bytes, Any]]:
         """Nearly all that do not match are left out here."""
-        both, firsts, flags = zip(part.names, part.texts, strict=True), self._firsts, self._flags
+        firsts, flags = self._firsts, self._flags
+        both: Iterable[tuple[bytes, Any]] = zip(part.names, part.texts, strict=True)
         if (needed := self._marked or self._scope) and part.is_whole:
-            found = [(n, text) for n, text in both if text and needed in text and text[0] in firsts]
-        elif self._newer:
+            both = _containing(needed, part)
+        if len(flags) < len(ALL):
+            return [
+                (name, text)
+                for name, text in both
+                if text and (text[1:2] in flags or text[0] not in KNOWN) and text[0] in firsts
+            ]
+        if self._newer:
             number, least = int.from_bytes, self._newer * 1000 << 8
-            found = [
+            return [
                 (name, text)
                 for name, text in both
                 if text
                 and text[0] in firsts
                 and (text[0] < COMPACT[0] or number(text[2:10], "little") >= least)
             ]
-        else:
-            found = [(name, text) for name, text in both if text and text[0] in firsts]
-        if len(flags) == len(ALL):
-            return found
-        return [
-            (name, text)
-            for name, text in found
-            if text[0] not in KNOWN or len(text) < 2 or text[1] in flags
-        ]
+        return [(name, text) for name, text in both if text and text[0] in firsts]
 
     def _matching(self, name: bytes, text: bytes, part: RecordSlice) -> bool | None:
         """None: that is further behind in the record."""
@@ -167,6 +170,8 @@ class _Search(_Question):
 
 class _Rows(_Search):
     """The newest rows that match."""
+
+    misses_none = True
 
     def __init__(self, ask: Browse) -> None:
         super().__init__(ask)
@@ -250,7 +255,7 @@ class _Statistics(_Question):
             try:
                 if text[0] == COMPLETED:  # nearly all
                     both, after, low, high = spans(text)
-                    completed += (both >> 8) // 1000 + after + low + (high << 32) > now
+                    completed += both // 256_000 + after + low + (high << 32) > now
                     continue
                 _, _, changed, lease, expires, _, _ = head_of(text)
                 if not 0 < expires <= now:
@@ -319,6 +324,20 @@ QUESTIONS: Final[dict[str, Callable[[Any], Any]]] = {
 
 def _id(name: bytes) -> bytes:
     return name[-33:-1]
+
+
+def _containing(needed: bytes, part: RecordSlice) -> list[tuple[bytes, bytes]]:
+    """The records that contain these bytes, and perhaps a few others. One search through all of them takes a third of
+    the time of a search in each."""
+    texts = [text or b"" for text in part.texts]
+    joined, ends, found = b"".join(texts), list[int](), list[tuple[bytes, bytes]]()
+    at = joined.find(needed)
+    while at >= 0:
+        ends = ends or list(accumulate(map(len, texts)))
+        number = bisect_right(ends, at)
+        found.append((part.names[number], texts[number]))
+        at = joined.find(needed, ends[number])
+    return found
 
 
 def rows_of(
