@@ -100,6 +100,14 @@ def test_show(line: Line, monkeypatch: pytest.MonkeyPatch):
     assert line("config", "show", "http", "--json", store=False).status == 0
 
 
+def test_the_check_of_a_proxy_finds_what_would_stop_its_start(line: Line):
+    up = ("proxy", "--check", "--upstream", "http://127.0.0.1:9000")
+    assert line(*up).status == 0
+    assert list(Path().iterdir()) == []  # the store is not opened
+    wrong = line(*up, "--store", "sqlit:///keys.db", store=False)
+    assert (wrong.status, "did you mean 'sqlite:'" in wrong.err) == (2, True)
+
+
 def test_schema(line: Line):
     assert line("config", "schema", store=False).data["properties"]["relay"]["properties"]["to"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import io
 import pickle
@@ -479,3 +480,28 @@ def test_a_broken_tls_stream_is_not_the_certificates_fault():
     wrapped = ConnectionError("outer")
     wrapped.__cause__ = ValueError(ssl.SSLCertVerificationError(1, "self-signed"))
     assert blames_certificate(wrapped)
+
+
+@pytest.mark.parametrize("when", ["no answer", "pause"])
+async def test_aiohttp_the_total_time_out_of_a_session_ends_the_call(flaky: Make, when: str):
+    async def never(_: float) -> None:
+        assert when == "pause"
+        await asyncio.get_running_loop().create_future()
+
+    budget = Budget()
+    middleware = RetryMiddleware(policy=QUICK, budget=budget, sleep=never)
+    limits = aiohttp.ClientTimeout(total=0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/charges"
+        if when == "pause":
+            url = flaky(response(503)).url
+        async with aiohttp.ClientSession(middlewares=[middleware], timeout=limits) as session:
+            with pytest.raises(TimeoutError) as caught:
+                await session.post(url, json={}, headers={"Idempotency-Key": "order-7"})
+    sent = sent_of(caught.value)
+    assert sent is not None
+    assert (sent.key, sent.attempts, sent.end) == ("order-7", 1, "error")
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    assert when == "pause" or budget.left == budget.reserve

@@ -134,6 +134,11 @@ def test_a_wrong_setting_is_reported_by_its_name(file: Path, text: str, told: st
         load(file, {} if "upstream =" in text else UP, {})
 
 
+def test_a_file_without_certificates_is_reported(file: Path):
+    with pytest.raises(ConfigurationError, match="certificates in PEM form"):
+        load(file, {**UP, "upstream_ca": str(file)}, {})
+
+
 @pytest.mark.parametrize(
     "name, text",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from .._proxy import load, run
+from .._proxy import check_store, load, run
 from .._proxy.log_lines import set_up
 from .options import ConfigOption, JsonOption, StoreOption, flag
 from .output import Screen
@@ -80,6 +81,7 @@ def proxy(
     path: Path | None = config
     if check:
         settings = load(path, given)
+        asyncio.run(check_store(settings.store))
         if json:
             screen.data({"upstream": settings.upstream, "listen": settings.listen})
         screen.say(f"settings are valid: {settings.listen} → {settings.upstream}")

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 
 from .._values.drivers import require
 from ..errors import ConfigurationError
-from .settings import ProxySettings, load
+from .settings import ProxySettings, check_store, load
 
 if TYPE_CHECKING:
     from .supervisor import Greeting
 
-__all__ = ["ProxySettings", "load", "run"]
+__all__ = ["ProxySettings", "check_store", "load", "run"]
 
 
 def run(read: Callable[[], ProxySettings], ready: Callable[[Greeting], object]) -> None:

@@ -24,6 +24,7 @@ and again before a reload takes effect: an unknown name is an error, never ignor
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,11 +44,11 @@ from ..configuration._model import Section
 from ..encryption import KeyRing
 from ..errors import ConfigurationError
 from ..signing import KeyVerifier
-from ..stores._urls import default_url
+from ..stores._urls import default_url, open_async_store
 from .addresses import UpstreamAddress
 from .mcp_settings import McpSettings
 
-__all__ = ["HTTP_SECTION", "PROXY_SECTION", "ProxySettings", "http_policy", "load"]
+__all__ = ["HTTP_SECTION", "PROXY_SECTION", "ProxySettings", "check_store", "http_policy", "load"]
 
 HOOKS: Final = frozenset({"check_key", "redact", "on_replay", "codec"})
 """Settings of `HttpPolicy` that are Python objects: for the middleware only."""
@@ -125,6 +126,7 @@ class ProxySettings:
             )
         if self.upstream_ca and not Path(self.upstream_ca).is_file():
             raise ConfigurationError(f"upstream_ca={self.upstream_ca!r}: there is no such file")
+        self.trust()
         if self.encryption:
             KeyRing.load(self.encryption)
         Forwarding(self.policy(), trusted=self.trusted, forwarded=self.forwarded)
@@ -132,6 +134,18 @@ class ProxySettings:
 
     def policy(self) -> HttpPolicy:
         return http_policy(self.http)
+
+    def trust(self) -> ssl.SSLContext | None:
+        """What checks the certificate of an https upstream; None: the system's certificates."""
+        if not self.upstream_ca:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.upstream_ca)
+        except OSError as error:  # an SSLError is one, too
+            raise ConfigurationError(
+                f"upstream_ca={self.upstream_ca!r} cannot be read: {error.strerror}; use a file of "
+                "certificates in PEM form"
+            ) from error
 
     def mcp_tools(self) -> McpSettings:
         return McpSettings(**self.mcp)
@@ -167,6 +181,11 @@ def load(
         return ProxySettings(
             **proxy, store=store_url, encryption=ring, http=http, mcp=found.values("mcp")
         )
+
+
+async def check_store(url: str) -> None:
+    """Raise for a wrong URL or a missing driver. Does not connect."""
+    await open_async_store(url).close()
 
 
 def http_policy(section: Mapping[str, Any]) -> HttpPolicy:

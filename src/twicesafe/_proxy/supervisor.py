@@ -24,11 +24,11 @@ import msgspec
 
 from .._edges.listener import ListenAddress, shown
 from ..errors import ConfigurationError, TwicesafeError
-from ..stores._urls import mask, open_async_store
+from ..stores._urls import mask
 from .admin import Admin
 from .metrics import WorkerCount, added
 from .server import server
-from .settings import ProxySettings
+from .settings import ProxySettings, check_store
 from .worker import WorkerReport
 
 __all__ = ["Greeting", "Supervisor"]
@@ -69,7 +69,7 @@ class Supervisor:
     async def run(self) -> None:
         """Serve until a signal ends it. Raises `ConfigurationError` before it listens."""
         settings = self.settings
-        await _openable(settings.store)
+        await check_store(settings.store)
         with ListenAddress.of(settings.listen, "listen").bind() as public:
             self._public = public
             admin = ListenAddress.of(settings.admin, "admin").bind() if settings.admin else None
@@ -249,8 +249,3 @@ class _Process:
             _log.error("a worker did not exit in time and is killed")
             self._process.kill()
             await self._process.wait()
-
-
-async def _openable(url: str) -> None:
-    """Report a wrong URL or a missing driver before the proxy listens."""
-    await open_async_store(url).close()

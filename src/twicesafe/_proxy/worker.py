@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import ssl
 import sys
 from typing import Any
 
@@ -66,7 +65,7 @@ class Worker:
             timeout=settings.upstream_timeout,
             idle=settings.upstream_idle,
             connections=settings.upstream_connections,
-            context=_trust(settings.upstream_ca),
+            context=settings.trust(),
             metrics=self.metrics,
         )
         client_timeout = settings.client_timeout
@@ -111,10 +110,6 @@ class Worker:
         except (TwicesafeError, TimeoutError):
             return WorkerReport(self.metrics.counts(), store=False)
         return WorkerReport(self.metrics.counts())
-
-
-def _trust(path: str) -> ssl.SSLContext | None:
-    return ssl.create_default_context(cafile=path) if path else None
 
 
 async def _answer_supervisor(worker: Worker, asked: asyncio.StreamReader) -> None:

@@ -1,7 +1,8 @@
 """One call with all its retries, as a flow of commands: it decides, and the libraries do the I/O.
 
     SendAttempt(seconds)         send the request, within this time. Reply: ResponseSummary or Unanswered
-    RetryPause(seconds, answer)  close that answer, then wait. Reply: nothing
+    RetryPause(seconds, answer)  close that answer, then wait. Reply: nothing, or Unanswered if the library's
+                                 time for the whole call is over
 
 `drive` or `drive_async` runs the flow, so that every library, blocking or async, follows the same
 rules. Errors that are not about the network (a bug, a cancellation) pass through it.
@@ -141,4 +142,6 @@ def send(
             end = "budget"
         if end is not None:
             return CallEnded(reply, Sent(call.key, number, replayed, end))
-        yield RetryPause(wait, reply if isinstance(reply, ResponseSummary) else None)
+        stopped = yield RetryPause(wait, reply if isinstance(reply, ResponseSummary) else None)
+        if stopped is not None:
+            return CallEnded(stopped, Sent(call.key, number, replayed, "error"))

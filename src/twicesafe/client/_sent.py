@@ -32,7 +32,8 @@ class Sent(msgspec.Struct, frozen=True):
     replayed: bool
     """The answer is a replay from the server's record: the last attempt had no effect."""
     end: End
-    """answered: the answer is final. error: the error is final (a certificate, a local protocol error).
+    """answered: the answer is final. error: the error is final (a certificate, a local protocol error,
+    aiohttp's total time-out).
     Otherwise the limit that prevented a retry: attempts, deadline, budget, or body (which could be read
     only once)."""
 

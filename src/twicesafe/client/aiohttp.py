@@ -28,6 +28,7 @@ with driver("aiohttp"):
     import aiohttp
     from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
     from aiohttp.base_protocol import BaseProtocol
+    from aiohttp.helpers import BaseTimerContext, TimerNoop
     from aiohttp.multipart import BodyPartReaderPayload
     from aiohttp.payload import AsyncIterablePayload
 
@@ -65,12 +66,18 @@ class RetryMiddleware:
         if call is None:
             return await handler(request)
 
+        timer = _timer_of(request)
+
         async def perform(command: SendAttempt | RetryPause) -> ResponseSummary | Unanswered | None:
-            if isinstance(command, SendAttempt):
-                return await self._attempt(request, handler, command.seconds)
-            if command.answer is not None:
-                command.answer.native.close()
-            await self._sleep(command.seconds)
+            try:
+                with timer:
+                    if isinstance(command, SendAttempt):
+                        return await self._attempt(request, handler, command.seconds)
+                    if command.answer is not None:
+                        command.answer.native.close()
+                    await self._sleep(command.seconds)
+            except TimeoutError as error:
+                return Unanswered(error, sent=True, final=True)
             return None
 
         flow = send(call, self.policy, self.budget, lambda: not _is_used_up(request.body))
@@ -80,7 +87,7 @@ class RetryMiddleware:
             raise ended.reply.error
         mark(ended.reply.native, ended.sent)
         if is_redirect(ended.reply) and root is not None:
-            _redirected.set((_call_mark(request), root))
+            _redirected.set((timer, root))
         response: ClientResponse = ended.reply.native
         return response
 
@@ -98,6 +105,7 @@ class RetryMiddleware:
                     body = await response.read()  # closes it if that fails
                     response.content = _as_stream(body)
         except _CUT as error:
+            _timer_of(request).assert_timeout()
             sent = not isinstance(error, _NOT_SENT)
             return Unanswered(error, sent, blames_certificate(error))
         return ResponseSummary(response.status, headers, body, response)
@@ -107,12 +115,13 @@ _redirected: ContextVar[tuple[object, Root] | None] = ContextVar("_redirected", 
 """The call of this task whose last answer was a redirect."""
 
 
-def _call_mark(request: ClientRequest) -> object:
-    """The timer, which is the same object for all requests of one call of the session, and only for them.
+def _timer_of(request: ClientRequest) -> BaseTimerContext:
+    """The total time-out of a call of the session.
 
-    aiohttp does not tell a middleware about redirects: each request looks like the first one.
+    It is the same object for all requests of one call, and only for them. aiohttp does not tell a middleware
+    about redirects: each request looks like the first one.
     """
-    return getattr(request, "_timer", None)
+    return getattr(request, "_timer", None) or TimerNoop()
 
 
 def _root_of(request: ClientRequest) -> Root | None:
@@ -121,7 +130,7 @@ def _root_of(request: ClientRequest) -> Root | None:
     if held is None:
         return None
     timer, root = held
-    if timer is None or timer is not _call_mark(request):
+    if timer is not _timer_of(request):
         _redirected.set(None)
         return None
     return root
