@@ -108,7 +108,7 @@ def test_ages_are_read_from_a_file(line: Line):
         (("--duplicates", "300%"), "share from 0 to 1"),
         (("--duplicates", "100%"), "duplicates=1.0"),
         (("--retries-within", "3 days"), "did you mean '3d'?"),
-        (("--retries-within", "0"), "too small"),
+        (("--retries-within", "0"), "too small: use at least 1s"),
         (("--result", "4k"), "write '4KB'"),
         (("--risk", "tiny"), "'--risk'"),
         (("--mean-delay", "5m"), "not --retries-within and --mean-delay"),

@@ -311,3 +311,11 @@ def test_secrets_are_compared_in_constant_time():
     assert "compare_digest" in (folder / "_login.py").read_text("utf-8")
     assert refusal({"host": "localhost"}, "a", "b")
     assert not refusal({"host": "localhost"}, "a", "a")
+
+
+def test_a_proxy_that_drops_the_port_is_named():
+    """nginx's `$host` has no port. On another port than 443 each form was refused as one of another site."""
+    sent = {"sec-fetch-site": "same-origin", "origin": "https://ops.example.com:8443"}
+    refused = refusal({**sent, "host": "ops.example.com"}, "a", "a")
+    assert "a proxy in front of the dashboard does not pass on the host" in refused
+    assert not refusal({**sent, "host": "ops.example.com:8443"}, "a", "a")

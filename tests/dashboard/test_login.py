@@ -77,6 +77,17 @@ def test_guessing_takes_longer_and_longer():
 
 
 @pytest.mark.attack("D18")
+def test_guessing_for_days_does_not_begin_anew():
+    """The thousandth pause was too large for a float: an error 500, and the address was forgotten."""
+    clock = Clock()
+    throttle = Throttle(clock)
+    for _ in range(1100):
+        clock.now += throttle.wait("10.0.0.1")
+        throttle.failed("10.0.0.1")
+    assert throttle.wait("10.0.0.1") == Throttle.LONGEST
+
+
+@pytest.mark.attack("D18")
 def test_many_addresses_do_not_help():
     clock = Clock()
     throttle = Throttle(clock)

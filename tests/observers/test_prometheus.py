@@ -202,3 +202,35 @@ def test_many_processes_are_one_page(tmp_path: Path):
     assert lines['twicesafe_deliveries_total{outcome="replayed"}'] == "2.0"
     assert lines["twicesafe_records_expired"] == "2.0", "the most recent, not a sum"
     assert lines['twicesafe_store_seconds_count{operation="complete"}'] == "5.0"
+
+
+OWN_PAGE = """
+    from prometheus_client import generate_latest
+    from twicesafe import events as ev
+    from twicesafe.observers import PrometheusObserver
+
+    observer = PrometheusObserver()
+    for event in (ev.StoreSampled({}, 3, 0, 0.0, None), ev.Swept(2, 2)):
+        observer(event)
+    print(generate_latest().decode())
+"""
+
+
+def test_one_process_of_many_shows_no_gauge_that_was_never_set(tmp_path: Path):
+    """The page of `twicesafe relay --metrics`: it said that the circuit is closed and the store has 0 bytes."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(OWN_PAGE)],
+        env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = dict(
+        line.rsplit(" ", 1) for line in done.stdout.splitlines() if line and line[0] != "#"
+    )
+    assert lines["twicesafe_records_stuck"] == "3.0"
+    assert lines["twicesafe_sweeps_total"] == "1.0"
+    assert lines['twicesafe_deliveries_total{outcome="first"}'] == "0.0"
+    gauges = ("twicesafe_breaker_open", "twicesafe_store_bytes", "twicesafe_outbox_lag_seconds")
+    assert not lines.keys() & set(gauges)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import twicesafe
 from twicesafe import (
+    AsyncReceiver,
     Backoff,
     ConfigurationError,
     InvalidKeyError,
@@ -181,6 +183,21 @@ def test_observers_are_a_list_of_objects(observers: Any):
         Receiver.open("memory://", observers=observers)
     with pytest.raises(ConfigurationError, match=r"observers=.*use a list of observers"):
         OutboxRelay.open("sqlite:///keys.db", print, observers=observers)
+
+
+async def _observe(event: object) -> None: ...
+
+
+class _Observes:
+    async def __call__(self, event: object) -> None: ...
+
+
+@pytest.mark.parametrize("observer", [_observe, partial(_observe), _Observes()], ids=repr)
+def test_an_observer_that_must_be_awaited_is_refused(observer: Any):
+    """Each event made a coroutine that nothing awaited: the observer never ran."""
+    for kind in (Receiver, AsyncReceiver):
+        with pytest.raises(ConfigurationError, match="nothing awaits an observer"):
+            kind.open("memory://", observers=[observer])
 
 
 @pytest.mark.parametrize("cache", ["1000", True, -1, 1.5, None])

@@ -47,7 +47,7 @@ RateOption: TypeAlias = Annotated[
     typer.Option(
         "--rate",
         metavar="RATE",
-        parser=quantity(per_second, 0.001),
+        parser=quantity(per_second, 0.001, "/s"),
         help="At most this many per second or minute: 50/s, 100/m.",
         rich_help_panel=_PANEL,
         show_default=False,

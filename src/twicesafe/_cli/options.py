@@ -30,7 +30,9 @@ __all__ = [
 _STORE_PANEL = "Store"
 
 
-def quantity(read: Callable[[Any, str], float], least: float = 0) -> Callable[[Any], float]:
+def quantity(
+    read: Callable[[Any, str], float], least: float = 0, unit: str = ""
+) -> Callable[[Any], float]:
     """Parses an option with the reader of its quantity; the error names the nearest right form."""
 
     def parsed(value: Any) -> float:
@@ -39,7 +41,7 @@ def quantity(read: Callable[[Any, str], float], least: float = 0) -> Callable[[A
         except ConfigurationError as error:
             raise typer.BadParameter(error.message.removeprefix("=")) from error
         if found < least:
-            raise typer.BadParameter(f"{value!r} is too small: use at least {least:g}")
+            raise typer.BadParameter(f"{value!r} is too small: use at least {least:g}{unit}")
         return found
 
     return parsed
@@ -47,7 +49,7 @@ def quantity(read: Callable[[Any, str], float], least: float = 0) -> Callable[[A
 
 def duration(least: float = 0) -> Callable[[Any], float]:
     """Parses an option that is a duration: ``90`` (seconds), ``90s``, ``1h30m``, ``7d``."""
-    return quantity(seconds, least)
+    return quantity(seconds, least, "s")
 
 
 def flag(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002 - as typer calls it

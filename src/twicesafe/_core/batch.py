@@ -136,7 +136,7 @@ class _Batch:
                 continue
             if reply.verdict is _WON:
                 if late < call.policy.usable and self._may_start(index, ask, reply):
-                    won[index] = granted(call, ask, reply, sent)
+                    won[index] = granted(call, ask, reply, sent, late)
                     continue
                 unused.append(Abandon(ask.key.id, ask.owner, call.policy.retention_ms))
                 if late < call.policy.usable:

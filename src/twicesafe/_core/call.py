@@ -41,7 +41,7 @@ class Call(msgspec.Struct, eq=False):
     flight: Any = None
     """The flight that this call leads: other callers in this process may wait for its answer."""
     claimed_in: float | None = None
-    """Seconds until the store answered the last claim; only if the call is observed."""
+    """Seconds until the store answered the claim with the recorded answer."""
     durable: Any = None
     """Of a durable run: its `RunCall`."""
     tracer: CarefulTracer | None = None

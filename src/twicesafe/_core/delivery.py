@@ -270,13 +270,12 @@ def admitted(
     call: Call, ask: ClaimRequest, sent: float, answer: Claimed
 ) -> ActiveClaim | Claimed | None:
     """A claim to run under, or the answer to replay. None: neither."""
+    took = call.clock() - sent
     if answer.verdict is _WON:
-        usable = call.clock() - sent < call.policy.usable
-        return granted(call, ask, answer, sent) if usable else None
+        return granted(call, ask, answer, sent, took) if took < call.policy.usable else None
     if answer.verdict is not _REPLAY:
         return None
-    if call.observed:
-        call.claimed_in = call.clock() - sent
+    call.claimed_in = took
     return answer
 
 
@@ -374,7 +373,10 @@ def ask_again(
             error = again
 
 
-def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> ActiveClaim:
+def granted(
+    call: Call, ask: ClaimRequest, answer: Claimed, sent: float, took: float
+) -> ActiveClaim:
+    """`took`: seconds until the store answered."""
     claim = ActiveClaim(
         call.key,
         ask.owner,
@@ -389,7 +391,7 @@ def granted(call: Call, ask: ClaimRequest, answer: Claimed, sent: float) -> Acti
         sent + call.policy.usable,
     )
     if call.observed:
-        started(call, claim)
+        started(call, claim, took)
     return claim
 
 

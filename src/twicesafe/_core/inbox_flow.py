@@ -143,7 +143,7 @@ def receive(call: Call, must_keep: bool = True, waits: bool = True) -> Flow[Outc
         began + FOREVER,
     )
     if call.observed:
-        started(call, claim, asked=False)
+        started(call, claim, None)
     reply: Reply = yield Invoke(claim, call.run)
     end, problem = prepare(call, claim, reply)
     if isinstance(reply, Raised):

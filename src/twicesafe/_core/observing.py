@@ -17,12 +17,11 @@ __all__ = ["completed", "failed", "replayed", "started", "waited"]
 _LEASE_EXPIRED = Cause.LEASE_EXPIRED
 
 
-def started(call: Call, claim: ActiveClaim, asked: bool = True) -> None:
-    """The claim was granted, and the handler's time counts from here. `asked`: our own request got it."""
+def started(call: Call, claim: ActiveClaim, took: float | None) -> None:
+    """The claim was granted, and the handler's time counts from here. `took`: seconds of our own request for it."""
     if call.tracer is not None:
         claim.origin = call.tracer.origin()
-    took = call.clock() - claim.started
-    call.notify(ev.Started(call.key, claim.attempt, claim.cause, took if asked else None))
+    call.notify(ev.Started(call.key, claim.attempt, claim.cause, took))
     if claim.cause is _LEASE_EXPIRED:
         call.notify(ev.TakenOver(call.key, claim.attempt))
     claim.invoked = call.clock()

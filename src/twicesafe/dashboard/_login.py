@@ -123,7 +123,10 @@ class Throttle:
             if now - until > 2 * self.LONGEST and count:
                 count = 0  # it was quiet for long
             count += 1
-            pause = 0.0 if count < self.FREE else min(self.LONGEST, 2.0 ** (count - self.FREE))
+            more = min(
+                count - self.FREE, 9
+            )  # 512 s: beyond the longest pause, far below an overflow
+            pause = 0.0 if more < 0 else min(self.LONGEST, 2.0**more)
             self._failures[network] = count, now + pause
             while len(self._failures) > self.ADDRESSES:
                 self._failures.popitem(last=False)

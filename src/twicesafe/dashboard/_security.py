@@ -133,7 +133,10 @@ def refusal(headers: Mapping[str, str], cookie: str, field: str) -> str:
         return "it comes from another site"
     origin = headers.get("origin")
     if origin is not None and _host_and_port(origin) != headers.get("host", "").lower():
-        return "it comes from another origin"
+        return (
+            "it comes from another origin; or a proxy in front of the dashboard does not pass on the "
+            "host as the browser sent it, with its port"
+        )
     if not cookie or not field:
         return "its form has no token: load the page again, with cookies allowed"
     if not hmac.compare_digest(cookie.encode(), field.encode()):

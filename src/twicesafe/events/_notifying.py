@@ -5,6 +5,7 @@ An observer that raises stops neither the work nor the other observers.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -167,6 +168,8 @@ def checked(observers: Any) -> tuple[Observer, ...]:
     found = tuple(observers)
     for each in found:
         expect(callable(each) and not isinstance(each, type), "observers", found, remedy)
+        is_async = any(map(inspect.iscoroutinefunction, (each, each.__call__)))
+        expect(not is_async, "observers", found, "use a plain function: nothing awaits an observer")
     return found
 
 

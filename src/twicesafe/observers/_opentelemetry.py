@@ -136,15 +136,14 @@ class OpenTelemetryObserver:
     # -- spans of what is over ----------------------------------------------------------------
 
     def _started(self, event: ev.Started) -> None:
-        if event.store is not None:
+        if event.store is not None and _is_sampled():
             self._past("twicesafe claim", event.key, event.store, SpanKind.CLIENT)
 
     def _waited(self, event: ev.Waited) -> None:
-        self._past("twicesafe wait", event.key, event.seconds, SpanKind.INTERNAL)
+        if _is_sampled():
+            self._past("twicesafe wait", event.key, event.seconds, SpanKind.INTERNAL)
 
     def _past(self, name: str, key: Key, seconds: float, kind: SpanKind) -> None:
-        if not _is_sampled():
-            return
         assert self._spans is not None
         end = time.time_ns()
         begin = end - int(seconds * 1e9)

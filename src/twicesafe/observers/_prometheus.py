@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from .._forking import RenewedLock
 from .._values.drivers import driver
 from .._values.keys import Key
 from ..errors import ConfigurationError
@@ -121,49 +122,54 @@ class _Objects:
 
     def __init__(self, registry: CollectorRegistry, scope: Callable[[Key], str] | None) -> None:
         self.scope = scope
-        self._made = {row.name: _new(row, registry, scope is not None) for row in OF_RECEIVERS}
+        self._registry, self._lock = registry, RenewedLock()
+        self._made = {row.name: self._new(row) for row in OF_RECEIVERS if row.kind != "gauge"}
         updates = compiled(self._update, OF_RECEIVERS)
         self.subscriptions = {event: together(some) for event, some in updates.items()}
 
     def _update(self, row: Metric, source: EventSource) -> Callable[[Any], None]:
-        made, numbers = self._made[row.name], source.numbers
-        act = {"counter": "inc", "histogram": "observe", "gauge": "set"}[row.kind]
+        numbers = source.numbers
         scope = self.scope if row.is_keyed else None
         acts: dict[tuple[str, ...], Callable[[float], object]] = {}
         if row.labels and scope is None and row.kind != "gauge":
             for values in row.known_values():
-                acts[values] = getattr(made.labels(*values), act)
+                acts[values] = self._act(row, values)
 
         def update(event: Any) -> None:
             for labels, number in numbers(event):
                 values = labels if scope is None else (*labels, label_of(scope, event.key))
-                bound = acts.get(values)
-                if bound is None:
-                    child = made.labels(*values) if values else made
-                    bound = acts[values] = getattr(child, act)
-                bound(number)
+                act = acts.get(values)
+                if act is None:
+                    act = acts[values] = self._act(row, values)
+                act(number)
 
         return update
 
+    def _act(self, row: Metric, values: tuple[str, ...]) -> Callable[[float], object]:
+        """What takes a number. A gauge is made with its first number: an object without one would show 0."""
+        with self._lock.now:
+            made = self._made.get(row.name)
+            if made is None:
+                made = self._made[row.name] = self._new(row)
+        child = made.labels(*values) if values else made
+        act: Callable[[float], object] = getattr(child, _ACTS[row.kind])
+        return act
 
-def _new(row: Metric, registry: CollectorRegistry, scoped: bool) -> Any:
-    labels = (*row.labels, *(("scope",) if scoped and row.is_keyed else ()))
-    match row.kind:
-        case "counter":
-            return Counter(row.full_name, _help(row), labels, registry=registry)
-        case "histogram":
-            return Histogram(
-                row.full_name, _help(row), labels, registry=registry, buckets=row.buckets
-            )
-        case _:
-            return Gauge(
-                row.full_name,
-                _help(row),
-                labels,
-                registry=registry,
-                multiprocess_mode="mostrecent",
-            )
+    def _new(self, row: Metric) -> Any:
+        labels = (*row.labels, *(("scope",) if self.scope is not None and row.is_keyed else ()))
+        more: dict[str, Any] = {"registry": self._registry}
+        match row.kind:
+            case "counter":
+                return Counter(row.full_name, _help(row), labels, **more)
+            case "histogram":
+                return Histogram(row.full_name, _help(row), labels, buckets=row.buckets, **more)
+            case _:
+                return Gauge(
+                    row.full_name, _help(row), labels, multiprocess_mode="mostrecent", **more
+                )
 
+
+_ACTS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
 
 _counting: WeakKeyDictionary[CollectorRegistry, _Read | _Objects] = WeakKeyDictionary()
 """What counts for each registry."""

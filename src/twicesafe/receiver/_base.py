@@ -186,22 +186,29 @@ class ReceiverBase:
             require_signature(self.policy.signatures, key)
         return self.key(key)
 
-    def _call(
+    def _call(self, key: Key, run: Callable[[], Any], *rest: Any) -> Call:
+        """A call that is ready to run. `rest`: as for `_unbound_call`."""
+        call = self._unbound_call(key, run, *rest)
+        if self._tracer is not None:
+            call.run = partial(self._tracer.run, key, run)
+        return call
+
+    def _unbound_call(
         self,
         key: Key,
-        run: Callable[[], Any],
+        run: Callable[..., Any],
         profile: HandlerProfile,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         connection: Any = None,
     ) -> Call:
-        """`connection`: an argument that the fingerprint leaves out."""
+        """A call that `_bind` must complete before it runs. `connection`: an argument that the fingerprint leaves out."""
         setting, print_, names = self._fingerprint, None, None
         if setting is not None:
             if connection is not None and setting is True:
                 args, kwargs = _without(connection, args, kwargs)
             print_, names = profile.fingerprint(setting, args, kwargs)
-        call = Call(
+        return Call(
             key,
             run,
             self._resolved,
@@ -212,9 +219,6 @@ class ReceiverBase:
             self._notify,
             self._observed,
         )
-        if self._tracer is not None:
-            call.run = partial(self._tracer.run, key, run)
-        return call
 
     def _bind(
         self,

@@ -117,7 +117,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs)
         full = self.key(key) if self._trusts_all else self._delivered_key(key)
-        call = self._call(full, handler, profile, args, kwargs)
+        call = self._unbound_call(full, handler, profile, args, kwargs)
         known = self._known(call)
         if known is not None:
             return known
@@ -192,7 +192,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
         def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
             if kwargs or not profile.least <= len(args) <= profile.most:
                 profile.check(function, args, kwargs)
-            call = owner._call(key_of(args, kwargs), function, profile, args, kwargs)
+            call = owner._unbound_call(key_of(args, kwargs), function, profile, args, kwargs)
             known = owner._known(call)
             if known is not None:
                 return known
@@ -286,7 +286,7 @@ class AsyncReceiver(
         if kwargs or not profile.least <= len(args) <= profile.most:
             profile.check(handler, args, kwargs)
         full = self.key(key) if self._trusts_all else self._delivered_key(key)
-        call = self._call(full, handler, profile, args, kwargs)
+        call = self._unbound_call(full, handler, profile, args, kwargs)
         known = self._known(call)
         if known is not None:
             return known
@@ -367,7 +367,7 @@ class AsyncReceiver(
         async def answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome[Any]:
             if kwargs or not profile.least <= len(args) <= profile.most:
                 profile.check(function, args, kwargs)
-            call = owner._call(key_of(args, kwargs), function, profile, args, kwargs)
+            call = owner._unbound_call(key_of(args, kwargs), function, profile, args, kwargs)
             known = owner._known(call)
             if known is not None:
                 return known

@@ -186,7 +186,7 @@ class Starting:
             else:
                 if suspect:
                     self._intake.isolate(delivery)
-                delivery.claim = granted(call, ask, reply, sent)
+                delivery.claim = granted(call, ask, reply, sent, late)
                 jobs.append((delivery.number, self._job(delivery)))
 
     def _mark_overdue(self, chosen: list[Delivery]) -> None:
