@@ -39,3 +39,17 @@ def test_a_command_imports_only_itself(words: str):
 
 def test_the_help_names_all_commands():
     assert loaded_by("--help") >= OTHERS
+
+
+def test_it_works_without_docstrings():
+    """As in an image that sets PYTHONOPTIMIZE=2: the help is shorter, and every command is there."""
+    words = [sys.executable, "-OO", "-m", "twicesafe"]
+    asked = subprocess.run([*words, "--help"], capture_output=True, text=True, check=False)
+    assert "doctor" in asked.stdout, asked.stderr
+    shown = subprocess.run(
+        [*words, "stats", "--json", "--store", "memory://"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert '"by_state"' in shown.stdout, shown.stderr

@@ -36,6 +36,15 @@ def async_receiver() -> AsyncReceiver:
     return AsyncReceiver(AsyncMemoryStore())
 
 
+def test_arguments_of_which_no_key_can_be_made_say_that_key_is_the_way_out(receiver: Receiver):
+    @receiver.idempotent(scope=("reports",))
+    def report(session: object, month: int) -> int:
+        return month
+
+    with pytest.raises(UsageError, match=r"value\['session'\] is a builtins.object.* as key= or"):
+        report(object(), 3)
+
+
 def test_returns_the_plain_value_and_runs_once(bench: Bench) -> None:
     counter = Counter({"id": 7})
     charge = bench.idempotent(counter.quick, key=lambda order: order["id"], scope=("charge",))

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from twicesafe import AsyncInbox, AsyncOutbox, AsyncReceiver, Inbox, Outbox, Receiver, UsageError
+from twicesafe.consumers import AsyncConsumer
+from twicesafe.outbox import AsyncOutboxRelay
 from twicesafe.stores._urls import open_store
 
 
@@ -51,6 +53,28 @@ def test_and_so_for_inbox_and_outbox(tmp_path: Path):
     for opened in (AsyncInbox.open(url), AsyncOutbox.open(url)):
         with pytest.raises(UsageError, match="asyncio"):
             foreign_loop(opened.__aenter__())
+
+
+def test_and_so_for_what_works_in_the_background(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+    receiver = AsyncReceiver.open(url)
+    completer, relay = receiver.completer(), AsyncOutboxRelay.open(url, handler)
+    consumer = AsyncConsumer.open("redis://127.0.0.1:1?stream=s&group=g", receiver=receiver)
+    with pytest.raises(UsageError, match="asyncio"):
+        receiver.maintain()  # at the top of a module, say
+    for call in (
+        receiver.health,
+        completer.run,
+        completer.start,
+        relay.run,
+        relay.drain,
+        relay.start,
+        lambda: consumer.run(handler),
+        lambda: consumer.drain(handler),
+    ):
+        with pytest.raises(UsageError, match="asyncio"):
+            foreign_loop(call())
+    assert not receiver._upkeep
 
 
 @pytest.mark.parametrize("kind", [Receiver, AsyncReceiver, Inbox, AsyncInbox, Outbox, AsyncOutbox])

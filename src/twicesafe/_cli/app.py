@@ -105,12 +105,13 @@ class _Group:
         return group
 
 
-def _help(text: str) -> str:
+def _help(text: str | None) -> str:
     """A docstring as help: one line for each paragraph and each example, which the terminal wraps.
 
-    Typer would keep the line breaks of the docstring, even in the middle of a sentence.
+    Typer would keep the line breaks of the docstring, even in the middle of a sentence. `python -OO`
+    leaves no docstring.
     """
-    paragraphs = inspect.cleandoc(text).split("\n\n")
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
     lines = (re.sub(r"\s+", " ", each) for each in paragraphs)
     return re.sub(r" (?=Example: )", "\n", "\n\n".join(lines))
 
@@ -216,7 +217,7 @@ def app_of(arguments: Sequence[str] = ()) -> typer.Typer:
         add_completion=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    app.callback(invoke_without_command=True, help=_help(_root.__doc__ or ""))(_root)
+    app.callback(invoke_without_command=True, help=_help(_root.__doc__))(_root)
     first, second, *_ = *arguments, "", ""
     known = {name: panel for panel, commands in _COMMANDS.items() for name in commands}
     for name in [first] if first in known else known:

@@ -62,8 +62,9 @@ def running_loop() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise UsageError(
-            "the async classes need a running asyncio event loop, and there is none; under trio, "
-            "call the blocking classes in a thread: await trio.to_thread.run_sync(…)"
+            "the async classes need a running asyncio event loop, and there is none: call them in a "
+            "coroutine that asyncio runs; under trio, call the blocking classes in a thread: await "
+            "trio.to_thread.run_sync(…)"
         ) from None
 
 

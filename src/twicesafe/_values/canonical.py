@@ -50,7 +50,9 @@ _TEXT: Final = frozenset((str,))
 _SCALARS: Final = frozenset((str, int, bool, float, bytes, NoneType))
 _AS_IS: Final = frozenset((bool, bytes, NoneType))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_REMEDY: Final = "pass fingerprint= a function that returns plain data, or the bytes to compare"
+_REMEDY: Final = (
+    "pass a function as key= or fingerprint= that returns plain data, without this part"
+)
 
 pack: Callable[[Any], bytes] = msgpack.Encoder(order="deterministic").encode
 

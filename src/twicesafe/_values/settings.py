@@ -117,7 +117,7 @@ def suggestion(name: str, known: Iterable[str], otherwise: str = "") -> str:
     close = difflib.get_close_matches(name[:_LONGEST_TEXT], names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    return otherwise or f"known: {', '.join(names)}"
+    return otherwise or f"known: {', '.join(names) or 'none'}"
 
 
 def seconds(value: object, name: str = "duration") -> float:

@@ -24,6 +24,7 @@ from .._core.driving import drive, drive_async
 from .._core.handler_kind import expect_done
 from .._runtime.adapting import for_event_loop, for_threads, own_process
 from .._runtime.consumer_runner import AsyncConsumerRunner, ConsumerRunner
+from .._runtime.event_loop import running_loop
 from .._values.records import State
 from .._values.settings import Duration
 from ..errors import BrokerUnavailableError
@@ -187,6 +188,7 @@ class AsyncConsumer(ConsumerBase[AsyncReceiver, AsyncInbox]):
         await self.close()
 
     async def _run(self, handler: Callable[..., Any], idle: float | None) -> Report:
+        running_loop()
         self._expect_ready()
         try:
             return await self._run_once(handler, idle)

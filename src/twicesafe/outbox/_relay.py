@@ -284,6 +284,9 @@ class AsyncOutboxRelay(RelayBase):
         await self.close()
 
     async def _prepared(self, until_empty: bool = False) -> AsyncRelayRunner:
+        from .._runtime.event_loop import running_loop
+
+        running_loop()
         self._begins()
         port = self._port
         if self._state is None or self._state.outage is not None:  # a table may be missing

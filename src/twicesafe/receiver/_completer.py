@@ -197,6 +197,9 @@ class AsyncCompleter(_CompleterBase):
         """Work in this task and in those of the runs, until another one calls `stop`."""
         import asyncio
 
+        from .._runtime.event_loop import running_loop
+
+        running_loop()
         slots, failed = asyncio.Semaphore(self._concurrency), None
         async with asyncio.TaskGroup() as group:
             while not self._stopped:
@@ -248,11 +251,12 @@ class AsyncCompleter(_CompleterBase):
 
     async def start(self) -> None:
         """Work in a separate task, until `stop`."""
-        import asyncio
+        from .._runtime.event_loop import running_loop
 
+        loop = running_loop()
         self._stopped = False
         self._receiver._upkeep.append(self)
-        self._task = asyncio.get_running_loop().create_task(self.run(), name="twicesafe-completer")
+        self._task = loop.create_task(self.run(), name="twicesafe-completer")
 
     async def stop(self) -> None:
         """Stop; runs that have started are finished first. A run that calls this does not wait, nor does one of its

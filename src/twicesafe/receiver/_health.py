@@ -68,6 +68,9 @@ async def take_signs_async(
 ) -> Signs:
     import asyncio
 
+    from .._runtime.event_loop import running_loop
+
+    running_loop()
     began = since_boot()
     try:
         async with asyncio.timeout(PROBE_TIMEOUT):

@@ -132,11 +132,11 @@ class AsyncMaintenance:
         limit: int | None,
         park_after: Duration | None,
     ) -> None:
-        import asyncio
+        from .._runtime.event_loop import running_loop
 
         self._timer = RoundTimer(every, limit, park_after)
         self._receiver = _held_by_others(receiver)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="twicesafe-upkeep")
+        self._task = running_loop().create_task(self._run(), name="twicesafe-upkeep")
 
     async def stop(self) -> None:
         """Stop; a running round is cancelled."""

@@ -330,7 +330,7 @@ def target_of(url: str, schemes: Mapping[str, str], what: str) -> str:
     elif not colon and what == "store":
         problem = "this is not a URL (for a SQLite file, write sqlite:///keys.db)"
     names = [f"{name}:" for name in [*schemes, *added]]
-    meant = suggestion(f"{scheme}:" if colon and "@" not in scheme else "", names, " ")
+    meant = suggestion(f"{scheme.lower()}:" if colon and "@" not in scheme else "", names, " ")
     raise ConfigurationError(
         f"{problem}{f' ({meant})' if meant.strip() else ''}: a {what} URL starts with one of "
         f"{', '.join(names)}"
