@@ -428,6 +428,18 @@ def test_a_probe_that_does_not_know_changes_nothing(bank: Bank, found: Any) -> N
     assert bank.charge(probing(found)).state == "unknown"
 
 
+@pytest.mark.parametrize(
+    "found, said", [(NotDone, "the class NotDone"), ({"id": 7}, "a value of type dict")]
+)
+def test_a_probe_that_returns_something_else_is_told(
+    bank: Bank, caplog: pytest.LogCaptureFixture, found: Any, said: str
+) -> None:
+    bank.trouble = TimeoutError()
+    rule = ToolRule(identity=("order_id",), probe=lambda call: found, settles_within=0)
+    assert bank.charge(rule).state == "unknown"
+    assert f"charge: the probe returned {said}, so the outcome stays unknown" in caplog.text
+
+
 def test_a_probe_that_fails_changes_nothing(bank: Bank) -> None:
     def probe(call: ToolCall) -> None:
         raise ConnectionError("the ledger is down")
