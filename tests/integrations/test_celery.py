@@ -9,16 +9,17 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
 import pytest
 from celery import Celery, signals
 from celery.contrib.testing.worker import start_worker
+from celery.exceptions import Ignore, SoftTimeLimitExceeded
 from celery.exceptions import Retry as CeleryRetry
-from celery.exceptions import SoftTimeLimitExceeded
 
 from tests.house.repository import ROOT
-from twicesafe import Backoff, Key, Policy, Receiver, current_claim
+from twicesafe import Backoff, Key, Policy, Receiver, State, current_claim
 from twicesafe.consumers import DeadLetter, Retry
 from twicesafe.errors import ConfigurationError, HeldError, ParkedError
 from twicesafe.integrations.celery import idempotent_task
@@ -308,6 +309,26 @@ def test_at_most_once_a_task_that_celery_cut_off_is_held(
         with pytest.raises(expected):
             too_long.apply(task_id="cut").get()
     assert ran == [1]
+
+
+@pytest.mark.parametrize("returns", [int, date, list[date]])
+def test_a_task_that_raises_ignore_is_done(
+    receiver: Receiver, ran: list[Any], returns: Any
+) -> None:
+    app = Celery("shop", set_as_current=False, task_cls=idempotent_task(receiver))
+
+    def shipped() -> Any:
+        ran.append(1)
+        raise Ignore
+
+    shipped.__annotations__["return"] = returns
+    task = app.task(shared=False)(shipped)
+    id_ = f"ignored-{returns}"
+    assert [task.apply(task_id=id_).state for _ in range(2)] == ["IGNORED"] * 2
+    assert ran == [1]
+    record = receiver.record(Key(id_, scope=(task.name,)))
+    assert record is not None
+    assert record.state is State.COMPLETED
 
 
 def test_tasks_of_celery_itself_are_left_alone(receiver: Receiver) -> None:

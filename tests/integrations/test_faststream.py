@@ -13,6 +13,7 @@ from faststream import BaseMiddleware, Response
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SkipMessage
 from faststream.redis import ListSub, RedisBroker, StreamSub, TestRedisBroker
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 
 from twicesafe import AsyncReceiver, Backoff, Key, Policy, State
 from twicesafe.consumers import DeadLetter
@@ -247,6 +248,26 @@ async def test_a_model_is_published_again_as_it_was(receiver: AsyncReceiver) -> 
             await broker.publish("a", "orders", headers={"order": "o-1"})
             await broker.publish("a", "refunds", headers={"order": "o-1"})
     assert published == [{"cents": 500}, [{"cents": -500}]] * 2
+
+
+class Frame:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of a frame is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_a_result_that_cannot_be_compared_is_passed_on(receiver: AsyncReceiver) -> None:
+    """As those of pandas and numpy. FastStream decides whether it can publish them."""
+    broker = RedisBroker(middlewares=[IdempotentMessages(receiver, key=lambda message: "o-1")])
+
+    @broker.subscriber("orders")
+    async def charge(order: str) -> Any:
+        return Frame()
+
+    async with TestRedisBroker(broker):
+        with pytest.raises(PydanticSerializationError):
+            await broker.publish("a", "orders")
 
 
 async def test_a_subscriber_that_returns_a_model_may_acknowledge_instead(

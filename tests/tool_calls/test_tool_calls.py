@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -149,6 +150,18 @@ def test_other_arguments_under_the_same_identity_are_refused_by_name(bank: Bank)
 def test_another_principal_run_or_key_is_another_operation(bank: Bank, part: str) -> None:
     states = [bank.charge(RULE, **{part: value}).state for value in ("a", "b", "a", None)]
     assert states == ["done", "done", "replayed", "done"]
+
+
+@pytest.mark.parametrize("about", ["principal", "run"])
+def test_an_object_cannot_say_whose_call_it_is(bank: Bank, about: str) -> None:
+    """Its text has an address, so each repeat was a call of its own."""
+    for id_ in (7, UUID(int=7)):
+        for _ in range(2):
+            bank.charge(RULE, **{about: id_})
+    assert len(bank.charged) == 2
+    with pytest.raises(ConfigurationError, match=f"{about}= returned a value of type object"):
+        bank.charge(RULE, **{about: object()})
+    assert len(bank.charged) == 2
 
 
 def test_a_long_principal_still_makes_a_key(bank: Bank) -> None:
@@ -413,6 +426,18 @@ def test_a_probe_that_does_not_know_changes_nothing(bank: Bank, found: Any) -> N
     bank.trouble = TimeoutError()
     assert bank.charge(probing(found)).state == "unknown"
     assert bank.charge(probing(found)).state == "unknown"
+
+
+@pytest.mark.parametrize(
+    "found, said", [(NotDone, "the class NotDone"), ({"id": 7}, "a value of type dict")]
+)
+def test_a_probe_that_returns_something_else_is_told(
+    bank: Bank, caplog: pytest.LogCaptureFixture, found: Any, said: str
+) -> None:
+    bank.trouble = TimeoutError()
+    rule = ToolRule(identity=("order_id",), probe=lambda call: found, settles_within=0)
+    assert bank.charge(rule).state == "unknown"
+    assert f"charge: the probe returned {said}, so the outcome stays unknown" in caplog.text
 
 
 def test_a_probe_that_fails_changes_nothing(bank: Bank) -> None:

@@ -187,6 +187,8 @@ class ToolGuard(Generic[R]):
             self._require_signature(given)
             found = key_of_call(tool, rule, arguments, given=given.key, **who)
             key = self._receivers[tool].key(found)
+        except ConfigurationError:
+            raise
         except TwicesafeError as error:
             return answer_to(error, tool)
         return _Exchange(self, ToolCall(tool=tool, arguments=arguments, key=key, **who), run)

@@ -15,11 +15,12 @@ Verdicts become what Celery does:
                    countdown, and Celery's retries are not used up
     dead_letter    the error is raised: the task has failed
 
-``self.retry()`` and ``autoretry_for`` release the claim and count as an attempt.
+``self.retry()`` and ``autoretry_for`` release the claim and count as an attempt. With `Ignore` the work is done.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -41,7 +42,7 @@ from ..receiver._queue_delivery import (
 
 with driver("celery"):
     from celery import Celery, Task
-    from celery.exceptions import Reject, Retry, SoftTimeLimitExceeded
+    from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 __all__ = ["idempotent_task", "settings_problems"]
 
@@ -49,6 +50,9 @@ _log = logging.getLogger("twicesafe")
 
 _BEGUN: Final = "twicesafe_begun"
 """Set on a request whose task runs under its claim."""
+
+IGNORED: Final = "the task raised Ignore"
+"""Recorded as the result when a task raises `Ignore`, or replaces itself. A repeat raises it again."""
 
 _LIMITS: Final = (SoftTimeLimitExceeded,)
 """With ``takeover="hold"`` the outcome of a task that raises this is unknown."""
@@ -93,9 +97,13 @@ def idempotent_task(receiver: Receiver, *, key: Callable[..., KeyLike] | None = 
             def make() -> Any:
                 given = _key_of(request) if key is None else key(*args, **kwargs)
                 owner = home.options(scope=(*home.scope, self.name))
-                return delivery(
-                    owner, given, queue_decides, self, self.run, args, kwargs, cut_off=_LIMITS
+                call = (
+                    self.run,
+                    args,
+                    kwargs,
+                    functools.partial(_until_ignored, self, args, kwargs),
                 )
+                return delivery(owner, given, queue_decides, self, *call, cut_off=_LIMITS)
 
             return _act(self, verdict_on(home, make))
 
@@ -113,9 +121,19 @@ def _key_of(request: Any) -> Key:
     return Key(request.id, scope=(f"replacement {nesting}",) if nesting else ())
 
 
+def _until_ignored(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return task.run(*args, **kwargs)
+    except Ignore:
+        return IGNORED
+
+
 def _act(task: Any, verdict: Verdict[Any]) -> Any:
     if verdict.action == "ack":
-        return result_of(verdict)
+        result = result_of(verdict)
+        if isinstance(result, str) and result == IGNORED:
+            raise Ignore
+        return result
     error = attempt_error(verdict)
     if error is None:
         assert verdict.error is not None

@@ -125,7 +125,7 @@ class _Delivery(BaseMiddleware[Any, Any]):
         verdict = await verdict_on_async(owner, make)
         if verdict.action == "ack":
             result = result_of(verdict)
-            if result == ACKED:
+            if isinstance(result, str) and result == ACKED:
                 raise AckMessage
             return result
         assert verdict.error is not None

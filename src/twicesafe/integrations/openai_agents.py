@@ -23,6 +23,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from .._core.tool_calls.answers import ToolAnswer
@@ -44,15 +45,11 @@ with driver("agents"):
         ToolOutputGuardrailData,
     )
     from agents.tool import (
-        ToolOutputFileContent,
-        ToolOutputImage,
-        ToolOutputText,
+        ValidToolOutputPydanticModelsTypeAdapter,
         maybe_invoke_function_tool_failure_error_function,
         set_function_tool_failure_error_function,
     )
     from agents.tool_context import ToolContext
-    from pydantic import TypeAdapter, ValidationError
-    from pydantic_core import to_jsonable_python
 
 __all__ = ["Done", "NotDone", "ToolCall", "ToolRule", "idempotent_tools"]
 
@@ -60,9 +57,6 @@ _BEFORE_A_TOOL: Final = {"agents.tool", "agents.agent", "agents.function_schema"
 """The SDK reads the arguments of a tool here, before it calls the function."""
 _WAITS: Final = object()
 """In place of the result of an agent that is used as a tool, and waits for a person's approval."""
-_BLOCK: Final[TypeAdapter[Any]] = TypeAdapter(
-    ToolOutputText | ToolOutputImage | ToolOutputFileContent
-)
 
 
 def idempotent_tools(
@@ -122,7 +116,8 @@ def _guarded(
 ) -> FunctionTool:
     inner = set_function_tool_failure_error_function(copy.copy(tool), None)  # it raises its errors
     is_agent = getattr(tool, "_is_agent_tool", False)
-    typed = _type_of_output(tool)
+    is_typed = getattr(tool, "output_json_schema", None) is not None
+    kind = getattr(tool, "_output_type_adapter", None)
 
     async def invoke(context: ToolContext[Any], input: str) -> Any:  # noqa: A002 - the SDK's name
         try:  # by the SDK's own reader: what another one refuses might run without protection
@@ -141,7 +136,7 @@ def _guarded(
                 raise
             if result is None and is_agent:
                 return _WAITS
-            return result if typed is None else _Typed(result)
+            return _Typed(result, kind) if is_typed else result
 
         try:
             answer = await guard.call_async(
@@ -164,11 +159,11 @@ def _guarded(
             if said is None:
                 raise error from error.__cause__
             return said
-        return _output(answer) if typed is None else _typed_output(answer, typed)
+        return _typed_output(answer, kind) if is_typed else _output(answer)
 
     guarded = copy.copy(tool)
     guarded.on_invoke_tool = invoke
-    if typed is not None:
+    if is_typed:
         others = guarded.tool_output_guardrails or []
         guarded.tool_output_guardrails = [ToolOutputGuardrail(_in_our_words, "twicesafe"), *others]
     return guarded
@@ -177,9 +172,12 @@ def _guarded(
 def _kept(result: Any) -> Any:
     """As the model gets it: the JSON of a declared type, blocks that the SDK knows, or text."""
     if isinstance(result, _Typed):
-        if isinstance(result.value, str):
-            return json.loads(result.value)
-        return to_jsonable_python(result.value, by_alias=False, round_trip=True)
+        value, kind = result
+        if isinstance(value, str):
+            return json.loads(value)
+        if kind is None:
+            return value
+        return kind.dump_python(value, mode="json", by_alias=False, round_trip=True)
     listed = isinstance(result, (list, tuple))
     blocks = [_block(one) for one in (result if listed else [result])]
     if not blocks or None in blocks:
@@ -192,9 +190,10 @@ def _block(given: Any) -> Any:
     if isinstance(given, dict) and "type" not in given:
         return None
     try:
-        return _BLOCK.validate_python(given).model_dump(mode="json", exclude_none=True)
-    except ValidationError:
+        block = ValidToolOutputPydanticModelsTypeAdapter.validate_python(given)
+    except ValueError:
         return None
+    return block.model_dump(mode="json", exclude_none=True)
 
 
 def _output(answer: ToolAnswer) -> Any:
@@ -218,6 +217,8 @@ class _Typed(NamedTuple):
     """The result of such a tool."""
 
     value: Any
+    kind: Any
+    """Pydantic's adapter of the type; None: the tool has only a schema."""
 
 
 class _InOurWords(str):
@@ -232,20 +233,15 @@ def _in_our_words(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
     return ToolGuardrailFunctionOutput.allow()
 
 
-def _type_of_output(tool: FunctionTool) -> TypeAdapter[Any] | None:
-    """None: any output will do."""
-    if getattr(tool, "output_json_schema", None) is None:
-        return None
-    return getattr(tool, "_output_type_adapter", None) or TypeAdapter(dict[str, Any])
-
-
-def _typed_output(answer: ToolAnswer, kind: TypeAdapter[Any]) -> Any:
+def _typed_output(answer: ToolAnswer, kind: Any) -> Any:
     if answer.state == "done":
         return answer.result.value
     if not answer.has_result:
         return _InOurWords(answer.text)
-    text = json.dumps(answer.result)
-    try:
-        return kind.validate_json(text, by_alias=True, by_name=True)
-    except ValidationError:  # a probe or an operator recorded it
-        return _InOurWords(f"{text}\n\n{answer.text}")
+    kept, text = answer.result, json.dumps(answer.result, default=str)
+    if kind is None and isinstance(kept, dict):
+        return kept
+    if kind is not None:
+        with suppress(ValueError):  # a probe or an operator recorded it
+            return kind.validate_json(text, by_alias=True, by_name=True)
+    return _InOurWords(f"{text}\n\n{answer.text}")

@@ -82,7 +82,10 @@ def key_of(message: Message) -> Key | str:
         return _fitting(message.id)
     if message.position:
         return _fitting(f"position:{message.position}")
-    raise MissingKeyError("the message has no id and no position: give the consumer key=…")
+    raise MissingKeyError(
+        f"the message has no id and no position; the producer must send the header {KEY_HEADER}, or you "
+        "pass key=…, a function that makes a key from the message"
+    )
 
 
 def _cloud_event(headers: dict[str, str]) -> tuple[str, str]:

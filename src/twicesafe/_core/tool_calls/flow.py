@@ -311,6 +311,8 @@ def _look_up(
             yield from _decide(ResolveHeld(call.key, record.fence, value, BY))
             return None
         if not isinstance(found, NotDone):
+            if found is not None:
+                yield Log("warning", f"{call.tool}: {_misread(found)}")
             return unknown
         wait = seconds(rule.settles_within) - (now - record.changed_at).total_seconds()
         if wait > 0:
@@ -324,6 +326,15 @@ def _look_up(
     if has_run:  # once per call: the model decides about the next one
         return ToolAnswer(state="not_done", tool=call.tool, key=call.key, reason=why)
     return None
+
+
+def _misread(found: object) -> str:
+    kind = found if isinstance(found, type) else type(found)
+    what = "the class" if isinstance(found, type) else "a value of type"
+    return (
+        f"the probe returned {what} {kind.__qualname__}, so the outcome stays unknown; return Done(…), "
+        "NotDone(…), or None if it is unknown"
+    )
 
 
 def _decide(command: ResolveHeld | ReleaseHeld | AskAgain) -> ToolFlow[None]:

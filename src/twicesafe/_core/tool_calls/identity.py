@@ -26,6 +26,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
+from uuid import UUID
 
 from ..._values.fingerprint import fingerprint
 from ..._values.keys import MAX_KEY_BYTES, Key
@@ -188,13 +189,18 @@ def key_of_call(
         ) from error
 
 
-def _part(what: str, value: str | None) -> str:
+def _part(what: str, value: object) -> str:
     """A scope part. None, and a value that is too long for a scope, cannot equal another value."""
     if value is None:
         return f"no {what}"
+    if not isinstance(value, (str, int, UUID)):  # the text of an object may be new for every call
+        raise ConfigurationError(
+            f"{what}= returned a value of type {type(value).__qualname__}, so the call has no key; it must return "
+            "text, such as an id, or None"
+        )
     part = f"{what}={value}"
     if len(part.encode(errors="surrogatepass")) > MAX_KEY_BYTES:
-        return f"{what}#{sha256(value.encode(errors='surrogatepass')).hexdigest()}"
+        return f"{what}#{sha256(str(value).encode(errors='surrogatepass')).hexdigest()}"
     return part  # the key refuses what is not valid Unicode
 
 
