@@ -31,7 +31,13 @@ from twicesafe._core.resolved_policy import ResolvedPolicy
 from twicesafe._values.keys import new_owner
 from twicesafe._values.policy import Backoff
 from twicesafe._values.records import State
-from twicesafe.errors import BrokerUnavailableError, StoreUnavailableError
+from twicesafe.errors import (
+    BrokerUnavailableError,
+    CorruptRecordError,
+    SchemaVersionError,
+    StoreUnavailableError,
+)
+from twicesafe.events import StoreFailed
 from twicesafe.stores.memory import MemoryStore
 
 POLICY = ResolvedPolicy(Policy(lease=10, max_attempts=2, backoff=Backoff(first=0.1, most=0.1)))
@@ -51,6 +57,10 @@ class Bench:
         """Requests whose answers get lost."""
         self.lost: Callable[[Any], bool] = lambda ask: False
         """Requests that never reach the store."""
+        self.refusal: Exception | None = None
+        """What the store answers instead."""
+        self.told: list[Any] = []
+        """The events."""
         settings = {
             "concurrency": 2, "batch": 10, "most_held": 10, "ordered": False, "leases": True,
             "ack_wait": lambda: 0.0, "can_delay": False, **settings,
@@ -59,7 +69,7 @@ class Bench:
             call=lambda message: self._call(Key(message.id or ""), message),
             dead_call=self._dead_call,
             clock=lambda: self.now,
-            notify=lambda event: None,
+            notify=self.told.append,
             **settings,
         )
         self.flow: Generator[Any, Any, Any] = consume(self.state)
@@ -116,6 +126,8 @@ class Bench:
     def _ask(self, request: Any) -> Any:
         if self.lost(request):
             return StoreUnavailableError("the request was lost")
+        if self.refusal is not None:
+            return self.refusal
         answer = self.store.perform(request)
         return StoreUnavailableError("the answer was lost") if self.deaf(request) else answer
 
@@ -226,6 +238,34 @@ def test_winners_start_before_other_claims_are_released() -> None:
         type(one.requests[0]) if isinstance(one, PerformMany) else type(one) for one in bench.sent
     ]
     assert kinds.index(Start) < kinds.index(Abandon)
+
+
+def test_a_store_that_has_lost_its_tables_is_an_outage_that_says_what_to_do() -> None:
+    """The messages were asked again and again, and nothing told an operator why none started."""
+    bench = Bench(can_delay=True)
+    bench.refusal = SchemaVersionError("it has no twicesafe tables; run: twicesafe migrate")
+    bench.fetched(message("a"))
+    assert bench.started() == []
+    assert bench.told == [StoreFailed(None, "claim", str(bench.refusal))]
+    assert bench.waits.seconds > 0
+    bench.refusal = None
+    bench.now += 1
+    bench.happens()
+    assert len(bench.started()) == 1
+    assert bench.record("a").attempt == 1
+
+
+def test_a_record_that_cannot_be_read_is_told_and_asked_again() -> None:
+    bench = Bench()
+    bench.refusal = CorruptRecordError("its record cannot be read")
+    bench.fetched(message("a"))
+    assert bench.started() == []
+    (told,) = bench.told
+    assert told == StoreFailed(None, "delivery", f"key {Key('a').short}: its record cannot be read")
+    bench.refusal = None
+    bench.now += 3
+    bench.happens()
+    assert len(bench.started()) == 1
 
 
 def test_who_lost_the_claim_does_not_send_the_message_to_the_dead_letters() -> None:

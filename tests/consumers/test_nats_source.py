@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -219,6 +220,30 @@ def test_a_look_at_dead_letters_creates_no_durable_and_no_stream(stage: Stage):
         pytest.raises(BrokerUnavailableError, match="no such JetStream stream: NOWHERE"),
     ):
         dead.look()
+
+
+@pytest.mark.parametrize("value", [b"caf\xc3\xa9 \xe2\x82\xac", b"\xff"])
+def test_a_header_that_is_not_ascii_is_the_same_in_a_look_and_in_a_delivery(
+    stage: Stage, value: bytes
+):
+    """nats-py reads the headers of a stored message with another parser, which does not return text."""
+    name = value.decode(errors="surrogateescape")
+    headers = {"Nats-Msg-Id": f"{name}-1", "X-Name": name, "Twicesafe-Key": name}
+    lines = "".join(f"{field}: {text}\r\n" for field, text in headers.items())
+    head = b"NATS/1.0\r\n" + lines.encode(errors="surrogateescape") + b"\r\n"
+    with socket.create_connection(("127.0.0.1", stage.port), 60) as plain:
+        plain.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        plain.sendall(b"HPUB %s.a %d %d\r\n" % (stage.stream.encode(), len(head), len(head) + 2))
+        plain.sendall(head + b"{}\r\nPING\r\n")
+        until(lambda: b"PONG" in plain.recv(10_000))
+    with DeadLetters.open(f"{stage.url}?stream={stage.stream}&durable=billing") as dead:
+        (shown,) = dead.look()
+    with stage.source() as member:
+        (delivered,) = member.fetch(1, stage.seconds)
+    expected = value.decode(errors="replace")
+    assert shown.message.headers == delivered.message.headers == {"x-name": expected}
+    assert shown.id == delivered.message.id == f"{expected}-1"
+    assert shown.message.key == delivered.message.key == expected
 
 
 def test_a_dead_letter_without_an_id_has_the_same_name_in_every_look(stage: Stage):

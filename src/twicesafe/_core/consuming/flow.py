@@ -25,7 +25,13 @@ from typing import Any, Final
 
 from ... import events as ev
 from ..._values.outcomes import Outcome
-from ...errors import StoreError, StoreUnavailableError, UsageError, text_of
+from ...errors import (
+    CorruptRecordError,
+    StoreError,
+    StoreUnavailableError,
+    UsageError,
+    text_of,
+)
 from ..batch import settle_all
 from ..call import Call
 from ..commands import Flow, Raised, Returned
@@ -288,8 +294,10 @@ class _ConsumerLoop:
 
     def _tell_silent(self, error: Exception | None, wait: float) -> None:
         """The message is not to blame, and is retried until the cause is gone, so an operator must know. In lease
-        mode the flow's own requests already report a store that fails."""
-        silent = UsageError if self.state.leases else (UsageError, StoreError)
+        mode the flow's own requests already report a store that does not answer."""
+        silent: tuple[type[Exception], ...] = (UsageError, CorruptRecordError)
+        if not self.state.leases:
+            silent = (UsageError, StoreError)
         if isinstance(error, silent):
             self.outage.tell("delivery", error, wait)
 

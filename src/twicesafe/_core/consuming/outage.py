@@ -7,7 +7,13 @@ from typing import Final
 from ... import events as ev
 from ..._values.keys import chance
 from ..._values.policy import Backoff
-from ...errors import StoreUnavailableError, UsageError, text_of
+from ...errors import (
+    CorruptRecordError,
+    SchemaVersionError,
+    StoreError,
+    UsageError,
+    text_of,
+)
 from ..call import cause_of
 from .intake import Intake
 from .state import ConsumerState
@@ -46,9 +52,9 @@ class Outage:
         """An event for this failure. It is tried again after the delay; alone, it begins no pause."""
         state = self._state
         said = what if error is None else cause_of(error)
-        if isinstance(error, UsageError):
+        if isinstance(error, (UsageError, SchemaVersionError, CorruptRecordError)):
             said = text_of(error)  # it says what to change
-        if isinstance(error, StoreUnavailableError):
+        if isinstance(error, StoreError):
             state.notify(ev.StoreFailed(None, what, said))
         else:
             state.notify(ev.BrokerFailed(len(self._intake.held), f"{what}: {said}", delay))

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 from ..._values.context import MARGIN, ActiveClaim
 from ..._values.outcomes import Outcome
 from ..._values.records import Cause
-from ...errors import StoreUnavailableError, TwicesafeError
+from ...errors import SchemaVersionError, StoreUnavailableError, TwicesafeError
 from ..batch import ask_all, job_of
 from ..call import Call
 from ..commands import Detach, Flow, Invoke, PerformMany
@@ -234,6 +234,9 @@ class Starting:
             self._outage.begins("claim", error)
             self.unused.append(unused)  # the store may have granted it
             self._intake.again(delivery)  # P9: it starts when the store answers
+        elif isinstance(error, SchemaVersionError):  # so is every other claim
+            self._outage.begins("claim", error)
+            self._intake.again(delivery)
         else:
             known = error.about(delivery.call.key) if isinstance(error, TwicesafeError) else error
             self._answered(delivery, known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from email.header import decode_header
 from typing import Any, Final
 
 from ..._core.consuming.message import Message
@@ -85,7 +86,8 @@ def stored_message_of(stream: str, message: Any) -> Message:
 
 
 def _message(message: Any, deliveries: int, position: str) -> Message:
-    headers = {name.lower(): text_of(value) for name, value in (message.headers or {}).items()}
+    given = message.headers or {}
+    headers = {name.lower(): text_of(_value(value)) for name, value in given.items()}
     return Message(
         headers.get("nats-msg-id") or headers.get("twicesafe-id"),
         message.subject,
@@ -95,3 +97,11 @@ def _message(message: Any, deliveries: int, position: str) -> Message:
         deliveries,
         position,
     )
+
+
+def _value(value: Any) -> str:
+    """The value of a header. nats-py returns it as text if the message was delivered; if it was read from the stream
+    and is not ASCII, as a `Header` of its bytes."""
+    if isinstance(value, str):
+        return value
+    return b"".join(part for part, _ in decode_header(value)).decode("utf-8", "replace")
