@@ -727,6 +727,8 @@ def test_an_error_that_the_encoding_of_the_database_cannot_hold(
         ({"batch": 0}, "batch="),
         ({"max_attempts": 0}, "max_attempts="),
         ({"concurrency": 0}, "concurrency="),
+        ({"backoff": 5}, "backoff=5 is not valid: use a Backoff"),
+        ({"encryption": "key"}, "encryption='str' is not valid: use None or an object with"),
     ],
 )
 def test_settings_that_make_no_sense(tmp_path: Any, settings: dict[str, Any], says: str):
