@@ -95,6 +95,14 @@ def test_many_at_once_with_one_verdict_each(shop: Shop):
         assert shop.accept_many([]) == []
 
 
+@pytest.mark.parametrize("ids", ["m-1", b"m-1"])
+def test_one_id_is_no_batch(lean_shop: Shop, ids: Any):
+    """Each of its characters was taken for an id."""
+    shop = lean_shop
+    with pytest.raises(UsageError, match="for one id use accept"), shop.door.transaction():
+        shop.accept_many(ids)
+
+
 def test_a_repeat_within_one_batch_is_observed_as_a_repeat(lean_shop: Shop):
     told: list[events.Event] = []
     inbox = lean_shop.make(observers=[told.append])

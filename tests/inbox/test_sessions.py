@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -97,6 +98,28 @@ def test_a_session_of_mariadb_that_compares_in_utf16(
         add(TEXT)
     ((_, *texts, headers),) = messages(shop.url)
     assert (*texts, json.loads(headers)["text"]) == (TEXT,) * 3
+
+
+@pytest.mark.parametrize("kind", ENGINES["mariadb"])
+def test_a_session_of_mariadb_that_reads_texts_as_bytes(
+    shop_of: Callable[[str], Shop], kind: str
+) -> None:
+    """As with the driver's ``use_unicode=False``. A record that is decided under a lock is read with its texts."""
+    shop = shop_of(kind)
+    shop.door.sql("SET NAMES binary")
+    shop.door.commit()
+
+    def fail() -> None:
+        raise ValueError
+
+    with contextlib.suppress(ValueError), shop.door.transaction():
+        shop.process(TEXT, fail)
+    assert shop.noted(TEXT).error == "ValueError"
+    with shop.door.transaction():
+        assert shop.process(TEXT, lambda: "done").attempt == 2
+    record = shop.receiver.record(TEXT)
+    assert record is not None
+    assert (record.value, record.error) == (TEXT, "ValueError")
 
 
 @pytest.mark.parametrize("options", [{"stream_results": True}, {"yield_per": 10}])

@@ -14,7 +14,13 @@ import msgspec
 import pytest
 
 from tests.outbox.stage import Broker, begin, connect
-from twicesafe import Receiver, SchemaVersionError, UnsupportedByStoreError, UsageError
+from twicesafe import (
+    ConfigurationError,
+    Receiver,
+    SchemaVersionError,
+    UnsupportedByStoreError,
+    UsageError,
+)
 from twicesafe.outbox import Outbox, OutboxRelay
 from twicesafe.propagation import extract
 
@@ -280,6 +286,32 @@ def test_tables_are_made_when_wanted(url: str):
         Outbox.open(f"{url}{mark}table=bare&migrate=false")
     with Outbox.open(f"{url}{mark}table=own&migrate=false") as outbox:
         assert outbox.depth().pending == 0
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"max_bytes": 0}, "max_bytes=0 is not valid"),
+        ({"max_bytes": "5"}, "max_bytes='5' is not valid"),
+        ({"encryption": "key"}, "encryption='str' is not valid: use None or an object with"),
+    ],
+)
+def test_settings_that_make_no_sense(tmp_path: Path, settings: dict[str, Any], says: str):
+    with pytest.raises(ConfigurationError, match=says):
+        Outbox.open(f"sqlite:///{tmp_path / 'x.db'}", **settings)
+
+
+@pytest.mark.parametrize(
+    "messages", [{"topic": "t", "body": "b"}, ["t"], [("t", "b")]], ids=["one", "text", "tuple"]
+)
+def test_what_is_no_message_is_refused(tmp_path: Path, messages: Any):
+    file = tmp_path / "x.db"
+    with (
+        contextlib.closing(connect(f"sqlite:///{file}")) as connection,
+        Outbox.open(f"sqlite:///{file}") as outbox,
+        pytest.raises(UsageError, match=r"a message is a mapping .*, not (str|tuple)"),
+    ):
+        outbox.add_many(connection, messages)
 
 
 # --- max_allowed_packet of MariaDB -------------------------------------------------------------

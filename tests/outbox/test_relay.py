@@ -222,6 +222,30 @@ def test_whatever_a_refusal_says_it_is_kept_and_the_others_go(
     assert outbox.depth().pending == 0
 
 
+def test_a_row_that_cannot_be_read_parks_its_own_lane(
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker, caller: Callable[[], Any]
+):
+    """It was damaged, or changed by hand. It ended the relay, and every relay after it."""
+    put("bad", "behind", key="k")
+    put("good", key="others")
+    connection = caller()
+    cursor = connection.cursor()
+    cursor.execute("UPDATE twicesafe_outbox SET headers = '{' WHERE n = 1")
+    connection.commit()
+    relay = mode.relay(broker, max_attempts=1)
+    assert relay.drain() == 1
+    assert broker.bodies == ["good"]
+    (lane,) = outbox.parked()
+    assert (lane.key, lane.waiting) == ("k", 2)
+    assert "cannot be read" in lane.error
+    begin(connection)
+    cursor.execute("UPDATE twicesafe_outbox_parked SET headers = '{}' WHERE n = 1")
+    connection.commit()
+    outbox.retry(lane.lane, by="ana", why="repaired")
+    assert relay.drain() == 2
+    assert broker.bodies == ["good", "bad", "behind"]
+
+
 def parked(mode: RelayMode, outbox: Outbox, put: Put, broker: Broker, **more: Any) -> Any:
     broker.refuses = {"bad"}
     put("bad", "behind", key="k")
@@ -727,6 +751,8 @@ def test_an_error_that_the_encoding_of_the_database_cannot_hold(
         ({"batch": 0}, "batch="),
         ({"max_attempts": 0}, "max_attempts="),
         ({"concurrency": 0}, "concurrency="),
+        ({"backoff": 5}, "backoff=5 is not valid: use a Backoff"),
+        ({"encryption": "key"}, "encryption='str' is not valid: use None or an object with"),
     ],
 )
 def test_settings_that_make_no_sense(tmp_path: Any, settings: dict[str, Any], says: str):

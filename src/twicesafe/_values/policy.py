@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from .settings import Duration, expect, is_whole, seconds, suggesting
+from .settings import Duration, check_methods, expect, is_whole, seconds, suggesting
 
 if TYPE_CHECKING:
     from .cipher import Cipher
@@ -141,9 +141,9 @@ def _check(policy: Policy) -> None:
         least = 0 if name == "max_waiters" else 1
         expect(is_whole(value, least), name, value, f"use a whole number, {least} or more")
     expect(isinstance(policy.backoff, Backoff), "backoff", policy.backoff, "use a Backoff(…)")
-    _check_methods(policy.codec, "codec", ("encode", "decode"))
-    _check_methods(policy.encryption, "encryption", ("encrypt", "decrypt"))
-    _check_methods(policy.signatures, "signatures", ("verify",))
+    check_methods(policy.codec, "codec", ("encode", "decode"))
+    check_methods(policy.encryption, "encryption", ("encrypt", "decrypt"))
+    check_methods(policy.signatures, "signatures", ("verify",))
     remember: object = policy.remember
     expect(
         isinstance(remember, tuple) and all(map(_is_exception_type, remember)),
@@ -162,13 +162,6 @@ def _check(policy: Policy) -> None:
             f"senders may retry for retry_horizon={horizon:g} seconds, and a repeat that comes "
             "after retention runs again; raise retention or lower retry_horizon",
         )
-
-
-def _check_methods(given: object, name: str, methods: tuple[str, ...]) -> None:
-    """Refuse an object that lacks one of these methods. It is not shown: it may hold a secret."""
-    fine = given is None or all(callable(getattr(given, method, None)) for method in methods)
-    shown = given if isinstance(given, type) else type(given).__qualname__
-    expect(fine, name, shown, f"use None or an object with {' and '.join(methods)}")
 
 
 def _is_exception_type(item: object) -> bool:

@@ -26,6 +26,7 @@ from ..errors import ConfigurationError
 __all__ = [
     "DURATION_PATTERN",
     "Duration",
+    "check_methods",
     "expect",
     "is_whole",
     "refuse_unknown",
@@ -74,6 +75,13 @@ def expect(holds: object, name: str, value: object, remedy: str) -> None:
     """A `ConfigurationError` that names the setting and the fix, unless this holds."""
     if not holds:
         raise ConfigurationError(f"{name}={shown(value)} is not valid: {remedy}")
+
+
+def check_methods(given: object, name: str, methods: tuple[str, ...]) -> None:
+    """Refuse an object that lacks one of these methods. It is not shown: it may hold a secret."""
+    fine = given is None or all(callable(getattr(given, method, None)) for method in methods)
+    kind = given if isinstance(given, type) else type(given).__qualname__
+    expect(fine, name, kind, f"use None or an object with {' and '.join(methods)}")
 
 
 def is_whole(value: object, least: int = 1, most: float = math.inf) -> TypeGuard[int]:

@@ -76,6 +76,13 @@ class InboxBase(ReceiverBase):
             *(self._runtime.clock, self._notify, self._observed),
         )
 
+    def _plain_calls(self, ids: Iterable[KeyLike]) -> list[Call]:
+        if isinstance(ids, (str, bytes)):
+            raise UsageError(
+                f"accept_many takes a list of ids, not {type(ids).__name__}; for one id use accept"
+            )
+        return [self._plain_call(id_, None) for id_ in ids]
+
     def _decorated(
         self, function: Any, given: Decoration
     ) -> tuple[Self, HandlerProfile, Callable[..., Key]]:

@@ -105,7 +105,7 @@ class Inbox(Decorator, InboxBase):
 
     def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
         """`accept` for many ids, in one statement if the engine can; one bool per id, in order."""
-        calls = [self._plain_call(id_, None) for id_ in ids]
+        calls = self._plain_calls(ids)
         return self._runtime.run(connection, core.accept_many(calls)) if calls else []
 
     @overload
@@ -244,7 +244,7 @@ class AsyncInbox(AsyncDecorator, InboxBase):
 
     async def accept_many(self, connection: Any, ids: Iterable[KeyLike]) -> list[bool]:
         """`accept` for many ids, in one statement if the engine can; one bool per id, in order."""
-        calls = [self._plain_call(id_, None) for id_ in ids]
+        calls = self._plain_calls(ids)
         return await self._runtime.run(connection, core.accept_many(calls)) if calls else []
 
     @overload

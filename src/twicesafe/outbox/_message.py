@@ -44,6 +44,11 @@ _FIELDS: Final = frozenset({"topic", "body", "key", "headers", "id"})
 
 def checked(fields: Mapping[str, Any], ordered: bool, max_bytes: int) -> Added:
     """The message as it is written; raises `UsageError` for what cannot be sent."""
+    if not isinstance(fields, Mapping):
+        raise UsageError(
+            "a message is a mapping of the arguments of add, such as dict(topic=…, body=…), not "
+            f"{type(fields).__name__}; pass add_many a list of them"
+        )
     unknown = fields.keys() - _FIELDS
     if unknown or not fields.keys() >= {"topic", "body"}:
         raise UsageError(

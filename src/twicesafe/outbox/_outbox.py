@@ -36,6 +36,7 @@ from .._core.outbox.requests import (
 )
 from .._values.cipher import Cipher
 from .._values.closed import closed
+from .._values.settings import check_methods, expect, is_whole
 from ..errors import UsageError, stays_here
 from ..stores._base import AsyncStore, Store
 from ..stores._outbox_port import AsyncOutboxPort, OutboxInTransaction, OutboxPort
@@ -62,8 +63,8 @@ class _Outbox:
         self, store: Any, ordered: bool, max_bytes: int, encryption: Cipher | None
     ) -> None:
         check_store(self, store)
-        if max_bytes < 1:
-            raise UsageError(f"max_bytes={max_bytes!r} is not valid: use 1 or more")
+        expect(is_whole(max_bytes), "max_bytes", max_bytes, "use 1 or more")
+        check_methods(encryption, "encryption", ("encrypt", "decrypt"))
         self._ordered = ordered
         self._max_bytes = max_bytes
         self._cipher = encryption

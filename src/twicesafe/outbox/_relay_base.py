@@ -16,7 +16,7 @@ from .._core.outbox.requests import Message
 from .._values.cipher import Cipher
 from .._values.clocks import since_boot
 from .._values.policy import Backoff
-from .._values.settings import Duration, expect, is_whole, seconds
+from .._values.settings import Duration, check_methods, expect, is_whole, seconds
 from ..errors import ConfigurationError, UsageError, stays_here
 from ..stores import _urls as store_urls
 from .publishers import _urls as publisher_urls
@@ -72,6 +72,8 @@ class RelayBase:
         expect(self._lease >= 0.3, "lease", lease, "use at least 0.3 seconds")
         self._publish_timeout = seconds(publish_timeout, "publish_timeout")
         expect(self._publish_timeout > 0, "publish_timeout", publish_timeout, "use more than 0")
+        expect(isinstance(backoff, Backoff), "backoff", backoff, "use a Backoff(…)")
+        check_methods(encryption, "encryption", ("encrypt", "decrypt"))
         given: dict[str, object] = {
             "batch": batch,
             "max_attempts": max_attempts,

@@ -22,7 +22,7 @@ from ..._core.protocol import Claimed, Verdict
 from ..._values.records import Row
 from ...errors import AtomicityBrokenError, TooLargeError
 from ...stores._base import Program
-from ..sql.commands import Change, Query, scope_text
+from ..sql.commands import COLUMNS, Change, Query, scope_text
 from ..sql.in_transaction import InTransaction, look, savepoint
 from ..sql.layouts import NARROW, Layout
 from .one_column import RECORD, record_from
@@ -38,9 +38,21 @@ LARGE: Final = 256 * 1024
 """Size of a statement in bytes above which we ask the server for its limit."""
 
 
+_TEXTS: Final = [COLUMNS.split(", ").index(name) for name in ("scope", "value", "error")]
+
+
+def _text(kept: str | bytes) -> str:
+    return kept.decode() if isinstance(kept, bytes) else kept
+
+
 class _Programs(MysqlPrograms):
     def bind(self, text: str) -> Any:
         return text.encode()
+
+    def row(self, columns: Any, id: bytes = b"") -> Row:  # noqa: A002
+        """The caller's driver or session may read texts as bytes."""
+        texts = {place: _text(columns[place]) for place in _TEXTS}
+        return super().row([texts.get(place, each) for place, each in enumerate(columns)], id)
 
 
 class MysqlInTransaction(InTransaction):

@@ -32,6 +32,7 @@ from ..._core.outbox.requests import (
     Setback,
     Settle,
 )
+from ...errors import CorruptRecordError
 from ...stores._base import Program
 from .commands import Change, Query, atomically
 from .migrations import Schema, check
@@ -201,5 +202,20 @@ _headers = msgspec.json.Decoder(dict[str, str])
 
 def _pending(row: Sequence[Any]) -> Pending:
     n, created_at, slot, lane, id_, topic, key, _, headers, body, attempts, last, _ = row
-    message = Message(id_, topic, bytes(body), key, _headers.decode(headers))
-    return Pending(n, bytes(lane), slot, attempts, bool(last), created_at, message)
+    unreadable = None
+    try:
+        known = _headers.decode(headers)
+    except msgspec.DecodeError as error:
+        known, unreadable = {}, _damaged(n, error)
+    message = Message(id_, topic, bytes(body), key, known)
+    where = n, bytes(lane), slot, attempts, bool(last), created_at
+    return Pending(*where, message, unreadable=unreadable)
+
+
+def _damaged(n: int, error: msgspec.DecodeError) -> CorruptRecordError:
+    damaged = CorruptRecordError(
+        f"the headers in row {n} cannot be read ({error}): the row was changed by hand, or is damaged; "
+        "repair it and retry its lane, or skip it"
+    )
+    damaged.__cause__ = error
+    return damaged
