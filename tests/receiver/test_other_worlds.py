@@ -16,6 +16,7 @@ from twicesafe import AsyncInbox, AsyncOutbox, AsyncReceiver, Inbox, Outbox, Rec
 from twicesafe.consumers import AsyncConsumer
 from twicesafe.outbox import AsyncOutboxRelay
 from twicesafe.stores._urls import open_store
+from twicesafe.testing import assert_idempotent_async
 
 
 def foreign_loop(work: Coroutine[Any, Any, Any]) -> Any:
@@ -71,6 +72,7 @@ def test_and_so_for_what_works_in_the_background(tmp_path: Path):
         relay.start,
         lambda: consumer.run(handler),
         lambda: consumer.drain(handler),
+        lambda: assert_idempotent_async(handler),
     ):
         with pytest.raises(UsageError, match="asyncio"):
             foreign_loop(call())

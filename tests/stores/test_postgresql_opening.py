@@ -133,6 +133,26 @@ def test_a_wrong_password(
     assert "hunter2" not in caplog.text
 
 
+@pytest.mark.parametrize("user", ["stranger", "stranger:hunter2", "postgres"])
+def test_a_user_whom_the_server_does_not_let_in(kind: str, guarded: Any, user: str):
+    """`postgres` gives no password."""
+    error = met(kind, f"postgresql://{user}@127.0.0.1:{guarded.port}/postgres")
+    assert isinstance(error, ConfigurationError), repr(error)
+    assert "refuses the user or password" in str(error)
+
+
+def test_a_user_that_no_server_knows(kind: str, postgres: Any):
+    error = met(kind, postgres.url.replace("postgres@", "stranger@"))
+    assert isinstance(error, ConfigurationError), repr(error)
+    assert "refuses the user or password" in str(error)
+
+
+def test_a_port_that_is_no_number(kind: str):
+    error = met(kind, "postgresql://127.0.0.1:notaport/shop")
+    assert isinstance(error, ConfigurationError), repr(error)
+    assert "port" in str(error)
+
+
 @pytest.mark.parametrize(
     "query, says",
     [

@@ -20,7 +20,13 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from twicesafe import ConfigurationError, CorruptRecordError, StoreUnavailableError
+from twicesafe import (
+    AsyncReceiver,
+    ConfigurationError,
+    CorruptRecordError,
+    Receiver,
+    StoreUnavailableError,
+)
 from twicesafe._core.driving import drive
 from twicesafe._core.protocol import Count
 from twicesafe._engines.redis.error_messages import MigratingError, explain
@@ -517,6 +523,7 @@ def test_a_script_that_is_not_there_is_loaded(net: Network):
                        "on @user_script:9."), CorruptRecordError),
         (ResponseError("WRONGTYPE Operation against a key script: 1f, on @user_script:1."), CorruptRecordError),
         (ResponseError("CORRUPT no such state"), CorruptRecordError),
+        (ResponseError("ERR This instance has cluster support disabled"), ConfigurationError),
         (TimeoutError("late"), StoreUnavailableError),
     ],
 )  # fmt: skip
@@ -524,3 +531,15 @@ def test_driver_errors_become_ours(error: Exception, kind: type[Exception]):
     ours = explain(error, "redis://x")
     assert type(ours) is kind
     assert ours.__cause__ is error
+
+
+def test_a_single_server_is_no_cluster(valkey: Any):
+    url = f"redis+cluster://127.0.0.1:{valkey.port}"
+    with pytest.raises(ConfigurationError, match=r"is not a Cluster.*write redis://"):
+        Receiver.open(url)
+
+
+async def test_nor_for_the_async_store(valkey: Any):
+    with pytest.raises(ConfigurationError, match=r"is not a Cluster.*write redis://"):
+        async with AsyncReceiver.open(f"redis+cluster://127.0.0.1:{valkey.port}"):
+            raise AssertionError("it was opened")

@@ -124,7 +124,7 @@ def current_claim() -> ActiveClaim | None:
 
 
 def current_key() -> Key | None:
-    """The key under which this code runs; `current_key().derive("step")` for what it calls."""
+    """The key under which this code runs, or None; `current_key().derive("step")` for what it calls."""
     claim = active.get()
     return None if claim is None else claim.key
 

@@ -27,6 +27,7 @@ from typing import Any, Final, TypeAlias
 from .._core.driving import drive, drive_async
 from .._core.handler_call import name_of
 from .._core.handler_profile import profile_of
+from .._runtime.event_loop import running_loop
 from .._values.codecs import resolve_return_type
 from .._values.keys import Key, KeyLike
 from .._values.outcomes import Outcome
@@ -95,6 +96,7 @@ async def assert_idempotent_async(
     **kwargs: Any,
 ) -> None:
     """The async version of `assert_idempotent`. ``snapshot`` and ``setup`` may be async too."""
+    running_loop()
     clock = None if receiver is not None else FakeClock()
     used = receiver or AsyncReceiver(AsyncMemoryStore(MemoryStore(now=clock)))
 

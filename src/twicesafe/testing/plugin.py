@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures for the test kit.
 
-pytest loads it in every run where twicesafe is installed. So it imports nothing of twicesafe until a
-fixture is used.
+pytest loads it in every run where twicesafe is installed. So it imports no more than `import twicesafe`
+does, until a fixture is used.
 
     def test_charge(assert_idempotent, ledger):
         assert_idempotent(charge, order, snapshot=ledger.lines, setup=ledger.clear)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -141,7 +142,12 @@ def percents(sql: str) -> str:
 _READ_ONLY: Final = ("read-only", "not read-write", "SessionAttribute.read_write")
 _BAD_OPTION: Final = (
     "invalid connection option", "invalid URI", "unrecognized configuration parameter",
+    "for connection option", "invalid literal for int()",  # a port that is no number
 )  # fmt: skip
+_NO_LOGIN: Final = re.compile(
+    r'password authentication failed|no password supplied|no pg_hba\.conf entry|FATAL: role ".*" (does|is) not '
+)
+"""How libpq says 28000 and 28P01: its errors of connecting have no code."""
 
 
 def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
@@ -151,7 +157,7 @@ def explain(error: Exception, where: str) -> StoreError | ConfigurationError:
     code = getattr(error, "sqlstate", None) or ""
     # DETAIL may contain the row, and a result must not end up in a log.
     text = " ".join(str(error).split()).partition(" DETAIL:")[0][:300]
-    if code[:2] == "28" or "password authentication failed" in text:
+    if code[:2] == "28" or (not code and _NO_LOGIN.search(text)):
         return ConfigurationError(f"{where} refuses the user or password: {text}")
     if code == "3D000" or ('database "' in text and "does not exist" in text):
         return ConfigurationError(f"{where}: the database does not exist; create it first")

@@ -74,6 +74,10 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
     ),
     "OLD": (ConfigurationError, "{where} is too old: Redis 7 or Valkey is needed"),
     "DATABASE": (ConfigurationError, "{where} has no database with that number"),
+    "CLUSTER": (
+        ConfigurationError,
+        "{where} is not a Cluster: for a single server, write redis://host:6379/0 (TLS: rediss://)",
+    ),
     "SIZE": (
         StoreError,
         (
@@ -103,7 +107,10 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
     ),
     "": (
         StoreUnavailableError,
-        "{where} did not answer ({name}: {text}); check that it is up, and its address",
+        (
+            "{where} did not answer ({name}: {text}); check that it is up, its address, and whether it "
+            "speaks TLS (rediss://) or not (redis://)"
+        ),
     ),
 }
 
@@ -138,4 +145,6 @@ def _reason(error: BaseException, text: str) -> str:
         return "SIZE"
     if "out of range" in text and "DB" in text:
         return "DATABASE"
+    if "cluster support disabled" in text:
+        return "CLUSTER"
     return ""
