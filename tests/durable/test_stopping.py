@@ -8,9 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from tests.durable.shop import POLICY
 from twicesafe import AsyncReceiver, Receiver, State, Steps
 from twicesafe._core.protocol import Read
+from twicesafe.errors import UsageError
 from twicesafe.stores.memory import MemoryStore
 
 
@@ -83,5 +86,24 @@ def test_a_task_that_a_run_has_left_behind_waits_for_the_other_runs() -> None:
             ends.set()
             await left[0]
         await receiver.close()
+
+    asyncio.run(main())
+
+
+def test_a_completer_that_works_is_not_started_again() -> None:
+    """`stop` would wait for one of the two threads only, and for one of the two tasks."""
+    with Receiver(MemoryStore()) as receiver, receiver.completer(every=60) as completer:
+        with pytest.raises(UsageError, match="has been started"):
+            completer.start()
+        completer.stop()
+        completer.start()
+
+    async def main() -> None:
+        receiver = AsyncReceiver.open("memory://")
+        async with receiver, receiver.completer(every=60) as completer:
+            with pytest.raises(UsageError, match="has been started"):
+                await completer.start()
+            await completer.stop()
+            await completer.start()
 
     asyncio.run(main())

@@ -78,6 +78,24 @@ def test_a_short_sleep_happens_in_place(shop: Shop) -> None:
     assert shop.run(shop.durable(checkout)("a")) == "done"
 
 
+def test_a_sleep_that_its_lease_does_not_outlast_suspends_the_run(shop: Shop) -> None:
+    """A loop of short sleeps in place came to `max_lease`, lost its claim, and used up an attempt each time."""
+    policy = POLICY.replace(lease=60, max_lease=60, wait=600, max_attempts=1)
+
+    def naps(steps: Any, order: str) -> Any:
+        yield steps.sleep("nap", 59)
+        return (yield steps.wait("go", timeout=59))
+
+    naps = shop.durable(naps, policy=policy)
+    for _ in range(2):
+        with pytest.raises(SuspendedError):
+            shop.run(naps("a"))
+        record = shop.run(shop.receiver.record(naps.key("a")))
+        assert (record.state, record.attempt) == (State.SUSPENDED, 0)
+        shop.clock.advance(ms=59_001)
+    assert shop.run(naps("a")) is None
+
+
 def test_sleeping_is_not_an_attempt(shop: Shop) -> None:
     def checkout(steps: Any, order: str) -> Any:
         for night in range(8):

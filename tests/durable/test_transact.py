@@ -147,6 +147,38 @@ def test_a_function_that_ends_the_transaction_itself_holds_the_run(lean: Bank, e
     assert (lean.ran, lean.credits) == (1, 1 if ends == "COMMIT" else 0)
 
 
+@pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
+def test_a_function_that_ends_the_transaction_itself_and_raises_holds_the_run(
+    lean: Bank, ends: str
+) -> None:
+    """``with connection:`` commits. If the function then raised, the next attempt repeated what was committed."""
+
+    def run(steps: Any, order: str) -> Any:
+        credit = lean.credit(ends, raises=ConnectionError(111, "no mail server"))
+        yield steps.options(attempts=3).transact("credit", lean.door.connection, credit)
+
+    run = lean.durable(run)
+    with pytest.raises(AtomicityBrokenError, match=r"'credit'.*held") as raised:
+        lean.call(run)
+    assert isinstance(raised.value.__cause__, ConnectionError)
+    assert lean.outside.record(run.key("a")).state is State.HELD  # type: ignore[union-attr]
+    assert (lean.ran, lean.credits) == (1, 1 if ends == "COMMIT" else 0)
+
+
+def test_a_function_that_rolls_back_after_an_error_of_the_database_has_failed(lean: Bank) -> None:
+    """The database may have rolled back by itself, as after a deadlock: nothing is held for that."""
+
+    def run(steps: Any, order: str) -> Any:
+        credit = lean.credit("ROLLBACK", "SELECT * FROM no_such_table")
+        yield steps.transact("credit", lean.door.connection, credit)
+
+    run = lean.durable(run)
+    with pytest.raises(Exception, match="no_such_table"):
+        lean.call(run)
+    assert lean.outside.record(run.key("a")).state is State.RELEASED  # type: ignore[union-attr]
+    assert (lean.ran, lean.credits) == (1, 0)
+
+
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_a_worker_that_lost_the_run_rolls_back(lean: Bank, when: str) -> None:
     """Another worker's claim, written by hand: it changes the fence."""

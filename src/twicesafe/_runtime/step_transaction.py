@@ -3,6 +3,7 @@
     begin       begin a transaction, check that this worker owns the run, set a mark
     record      write the step, if the transaction is still the one that was begun
     commit      raises the driver's own error: whether it was committed is unknown then
+    give_up     the function raised: roll back; had it committed or rolled back itself before?
     rollback    never raises
 
 The flow that sends these is `_core.durable.transaction_step`. The SQL is the store's (`InTransaction`), in the
@@ -16,9 +17,10 @@ from typing import Any, NoReturn
 from .._core.durable.run_requests import RecordStep
 from .._core.protocol import Ack
 from .._transactions.base import Described
-from .._transactions.driver_errors import explain
+from .._transactions.driver_errors import explain, is_of_database
 from .._transactions.idle_connection import AsyncBegun, Begun, begin, begin_async
 from ..errors import (
+    AtomicityBrokenError,
     SchemaVersionError,
     StillInProgressError,
     StoreUnavailableError,
@@ -106,6 +108,20 @@ class StepTransaction:
         self._begun.commit()
         self._begun = None
 
+    def give_up(self, ask: RecordStep, error: BaseException) -> AtomicityBrokenError | None:
+        """Roll back, because the function raised this. The reply: it had ended the transaction before."""
+        begun = self._begun
+        try:
+            if begun is not None and _may_have_ended(begun, error):
+                begun.transaction.run(self._programs.rewind_step(ask))
+        except AtomicityBrokenError as broken:
+            return broken
+        except Exception:  # the connection is broken, so nothing was committed
+            return None
+        finally:
+            self.rollback()
+        return None
+
     def rollback(self) -> None:
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -155,10 +171,32 @@ class AsyncStepTransaction:
         await self._begun.commit()
         self._begun = None
 
+    async def give_up(self, ask: RecordStep, error: BaseException) -> AtomicityBrokenError | None:
+        """Roll back, because the function raised this. The reply: it had ended the transaction before."""
+        begun = self._begun
+        try:
+            if begun is not None and _may_have_ended(begun, error):
+                await begun.transaction.run(self._programs.rewind_step(ask))
+        except AtomicityBrokenError as broken:
+            return broken
+        except Exception:  # the connection is broken, so nothing was committed
+            return None
+        finally:
+            await self.rollback()
+        return None
+
     async def rollback(self) -> None:
         begun, self._begun = self._begun, None
         if begun is not None:
             await begun.rollback()
+
+
+def _may_have_ended(begun: Begun | AsyncBegun, error: BaseException) -> bool:
+    """Whether to look if the function ended the transaction itself. After an error of the database a transaction that
+    is gone proves nothing (a deadlock rolls it back), and a statement may still run after a cancellation."""
+    if not isinstance(error, Exception) or isinstance(error, TimeoutError):
+        return False
+    return not is_of_database(begun.transaction.dialect, error)
 
 
 def _raise(error: Exception, dialect: Any) -> NoReturn:

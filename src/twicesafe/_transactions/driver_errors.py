@@ -16,7 +16,7 @@ from ..errors import (
     UsageError,
 )
 
-__all__ = ["Dialect", "causes", "explain"]
+__all__ = ["Dialect", "causes", "explain", "is_of_database"]
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql", "mysql"]
 
@@ -110,6 +110,21 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
         f"the database did not answer inside your transaction: {text or type(error).__name__}; "
         "it may have been committed: the next delivery of the same key finds out"
     )
+
+
+def is_of_database(dialect: Dialect, error: BaseException) -> bool:
+    """Whether it comes from a statement that the database refused, which may have rolled back the whole transaction."""
+    seen: BaseException | None = error
+    while seen is not None:
+        for cause in causes(seen):
+            # MySQL's code is a number in front, which an OSError has, too.
+            is_drivers = dialect != "mysql" or any(
+                c.__name__ == "Error" for c in type(cause).__mro__
+            )
+            if is_drivers and _code_of(dialect, cause) is not None:
+                return True
+        seen = seen.__context__
+    return False
 
 
 def _is_refused(dialect: Dialect, error: Exception, code: Any) -> bool:

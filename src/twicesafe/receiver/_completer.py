@@ -23,7 +23,7 @@ from .._core.durable.run_operations import MOST
 from .._core.durable.run_requests import DueRun
 from .._core.durable.run_state import is_within
 from .._values.settings import Duration, expect, seconds
-from ..errors import DuplicateError, ParkedError, SuspendedError, TwicesafeError
+from ..errors import DuplicateError, ParkedError, SuspendedError, TwicesafeError, UsageError
 from ._batches import checked_concurrency
 
 if TYPE_CHECKING:
@@ -109,6 +109,12 @@ class _CompleterBase:
         self._report, self._on_error = report, on_error
         self._limit = min(limit, MOST)
 
+    def _refuse_another(self, is_working: bool) -> None:
+        if is_working:
+            raise UsageError(
+                "this completer has been started and has not ended; for another one call receiver.completer() again"
+            )
+
 
 class Completer(_CompleterBase):
     """Made by `Receiver.completer`. In a ``with`` block it runs in a thread."""
@@ -161,6 +167,7 @@ class Completer(_CompleterBase):
 
     def start(self) -> None:
         """Work in a separate thread, until `stop`."""
+        self._refuse_another(self._thread is not None and self._thread.is_alive())
         self._stopped.clear()
         self._thread = threading.Thread(target=self.run, name="twicesafe-completer", daemon=True)
         self._receiver._upkeep.append(self)
@@ -254,6 +261,7 @@ class AsyncCompleter(_CompleterBase):
         from .._runtime.event_loop import running_loop
 
         loop = running_loop()
+        self._refuse_another(self._task is not None and not self._task.done())
         self._stopped = False
         self._receiver._upkeep.append(self)
         self._task = loop.create_task(self.run(), name="twicesafe-completer")

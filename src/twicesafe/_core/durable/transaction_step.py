@@ -5,6 +5,7 @@
     record     the step, with the run's owner and fence, in the same transaction
     commit     both, or neither
 
+If the function raises, all of it is rolled back; if it had committed before, the run is held.
 If the worker dies anywhere before the commit, the database rolls back, and the next worker runs the
 step: its effect was never applied. If the answer to the commit is lost, the store says whether the
 step is recorded (P10). So no step of this kind is ever marked as started, held or probed.
@@ -45,8 +46,12 @@ def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]
     run = state.traced(call.name, call.run)
     reply: Reply = yield Invoke(state.step_claim(call.name), run, call.options.timeout)
     if isinstance(reply, Raised):
-        yield OnTransaction(on, "rollback")
-        return reply
+        ended: AtomicityBrokenError | None = yield OnTransaction(on, "give_up", (ask, reply.error))
+        if ended is None:
+            return reply
+        broken = state.held_by = _broken(call.name, ended.message)
+        broken.__cause__ = reply.error
+        return Raised(broken.about(state.claim.key))
     ask.attempt, ask.position = attempt, state.next_position()
     problem: TwicesafeError
     try:
@@ -62,10 +67,10 @@ def in_transaction(state: RunState, call: StepCall, attempt: int) -> Flow[Reply]
         problem = error
     else:
         if ack is Ack.OK:
-            ended: Reply = yield from _committed(state, call, ask, reply, sent, span)
-            if isinstance(ended, Returned):
+            committed: Reply = yield from _committed(state, call, ask, reply, sent, span)
+            if isinstance(committed, Returned):
                 state.recorded_step(call.name, call.kind, attempt, began)
-            return ended
+            return committed
         problem = yield from _refused(state, ask, ack)
     yield OnTransaction(on, "rollback")
     return Raised(problem.about(state.claim.key))

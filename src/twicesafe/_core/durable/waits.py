@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from ..._values.context import MARGIN
 from ..._values.steps import SIGNAL, Step, StepState
 from ...errors import StepMismatchError, TwicesafeError
 from ..commands import Flow, Raised, Reply, Returned, Sleep
@@ -50,7 +51,7 @@ def _sleep(state: RunState, name: str, seconds: float, known: Step | None) -> Fl
     if left <= 0:
         return Returned(None)
     yield from _open_or_last(state, name)
-    if left > state.policy.wait:
+    if left > _longest_rest(state):
         yield from _leave(state, name, due)
     yield from _rest(state, name, left)
     return Returned(None)
@@ -87,7 +88,7 @@ def _wait(state: RunState, name: str, timeout: float | None, known: Step | None)
             return (yield from _waited(state, over)) or replace(
                 known, state=StepState.DONE, result=TIMED_OUT
             )
-        if left is None or left > state.policy.wait:
+        if left is None or left > _longest_rest(state):
             state.waits[name] = None
             yield from _leave(state, name, known.due_at or None)
         assert left is not None
@@ -95,6 +96,14 @@ def _wait(state: RunState, name: str, timeout: float | None, known: Step | None)
         pause = min(pause * 1.5, SIGNAL_POLL)
         known = (yield from _loaded(state, name)) or known
     return known
+
+
+def _longest_rest(state: RunState) -> float:
+    """Seconds that the run may sleep or wait in place: its policy's `wait`, and not until its lease can no longer be
+    renewed, because a lost claim would count as an attempt."""
+    claim = state.claim
+    end = claim.started + claim.max_lease * (1 - MARGIN)
+    return min(state.policy.wait, end - claim.clock())
 
 
 def _rest(state: RunState, name: str, seconds: float) -> Flow[None]:

@@ -50,6 +50,11 @@ class InTransaction(abc.ABC):
         yield Change(f"SAVEPOINT {savepoint(ask.owner)}")
         return ack
 
+    def rewind_step(self, ask: RecordStep) -> Program[None]:
+        """Undo the step so far; `AtomicityBrokenError`: this is not the transaction in which it began. Works in a
+        failed transaction, too."""
+        yield Change(f"ROLLBACK TO SAVEPOINT {savepoint(ask.owner)}")
+
     def record_step(self, ask: RecordStep, renewed: int) -> Program[Ack]:
         """Record the step; `AtomicityBrokenError`: this is not the transaction in which it began.
 
