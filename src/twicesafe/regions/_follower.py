@@ -40,6 +40,12 @@ class _Following:
                 f"{target.url} takes no copies of records: copy to any store but etcd"
             )
         _expect_two(source is not target, source.url)
+        if _secret_of(source) != _secret_of(target):
+            raise ConfigurationError(
+                f"{source.url} and {target.url} do not have the same hidden_keys: records are copied as they are, so "
+                "receivers of the target would not find them, and their work would run again; give both URLs the same "
+                "hidden_keys, or none"
+            )
         self.name = Key(name).value
         """Under which the target keeps the progress."""
         self._overlap = round(seconds(overlap, "overlap") * 1000)
@@ -195,6 +201,10 @@ class AsyncFollower(_Following):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _secret_of(store: Any) -> bytes | None:
+    return None if store.hidden_keys is None else store.hidden_keys.check
 
 
 def _expect_two(differ: bool, url: str) -> None:
