@@ -173,6 +173,29 @@ def test_a_store_that_takes_no_copies_says_so(places: Places):
         Follower.open(source, target)
 
 
+@pytest.mark.parametrize("option", ["prefix", "table"])
+def test_stores_at_one_address_are_followed_apart(places: Places, option: str):
+    """What was copied of the one says nothing about the other."""
+    address, _, given = places.url("valkey" if option == "prefix" else "sqlite").partition("?")
+    own = given.partition("=")[2] or "shop"
+    older, newer = (f"{address}?{option}={own}_{name}" for name in "ab")
+    target = places.url("sqlite")
+    for source in (older, newer):
+        with Receiver.open(source) as receiver:
+            receiver.process(source, lambda: 1)
+    for source in (newer, older):
+        with Follower.open(source, target, overlap=0) as follower:
+            assert follower.once().copied == 1
+    assert rows(target).keys() == {older, newer}
+
+
+def test_the_name_of_a_source_has_no_secrets_and_no_other_options(places: Places):
+    name = AsyncFollower.open(
+        "redis://app:pa@127.0.0.1/0?timeout=2&prefix=shop", places.url("memory")
+    ).name
+    assert name == "redis://app:***@127.0.0.1/0?prefix=shop"
+
+
 @pytest.mark.parametrize("options", [("A", ""), ("", "A"), ("A", "B")])
 def test_stores_whose_keys_are_not_hidden_alike_are_refused(
     places: Places, options: tuple[str, str], monkeypatch: pytest.MonkeyPatch

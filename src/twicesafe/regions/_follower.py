@@ -20,7 +20,7 @@ from .._values.records import Row
 from .._values.settings import Duration, expect, seconds
 from ..errors import ConfigurationError, StoreUnavailableError, UnsupportedByStoreError
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import mask, open_async_store
+from ..stores._urls import mask, name_of, open_async_store
 from ._base import lag_of
 from ._late_stores import opened
 from ._performing import perform, perform_async
@@ -85,12 +85,12 @@ class Follower(_Following):
         cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
     ) -> Self:
         """``name``: the name of the source, under which the target keeps the progress; default: its
-        URL without secrets.
+        URL without secrets, and without options that do not say which store it is.
         """
         _expect_two(source != target, mask(source))
         with ExitStack() as stack:
             stores = opened(stack, source), opened(stack, target)
-            follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
+            follower = cls(*stores, name=name_of(source) if name is None else name, overlap=overlap)
             stack.pop_all()
         follower._owned = stores
         return follower
@@ -151,11 +151,11 @@ class AsyncFollower(_Following):
         cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
     ) -> Self:
         """``name``: the name of the source, under which the target keeps the progress; default: its
-        URL without secrets.
+        URL without secrets, and without options that do not say which store it is.
         """
         _expect_two(source != target, mask(source))
         stores = open_async_store(source), open_async_store(target)
-        follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
+        follower = cls(*stores, name=name_of(source) if name is None else name, overlap=overlap)
         follower._owned = stores
         return follower
 

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_plus, urlencode, urlsplit
 
 from .._values.hidden_keys import HiddenKeys
 from .._values.settings import expect, seconds, shown, suggestion
@@ -36,6 +36,7 @@ __all__ = [
     "identifier",
     "is_missing",
     "mask",
+    "name_of",
     "open_async_store",
     "open_store",
     "options_of",
@@ -45,6 +46,12 @@ __all__ = [
     "target_of",
     "typed",
 ]
+
+PLACES: Final = (
+    "table", "schema", "prefix", "db", "collection", "region", "endpoint", "socket", "host", "hostaddr", "port",
+    "dbname", "service",
+)  # fmt: skip
+"""Options that say which store a URL names. None of them is a secret."""
 
 SCHEMES: Final[dict[str, str]] = {
     "memory": "twicesafe.stores.memory:MemoryStore",
@@ -207,6 +214,12 @@ def mask(url: str) -> str:
         shown = f"{user}:***" if password and plain_url(f"{scheme}:")[:-1] in SCHEMES else "***"
         return f"{scheme}{mark}{shown}@{place}"
     return f"{scheme}{mark}***" if "@" in query and "/" not in rest else f"{scheme}{mark}{place}"
+
+
+def name_of(url: str) -> str:
+    """The masked URL, with the options that say which store it is: two stores have different names."""
+    given = [each for each in parse_qsl(url.partition("?")[2]) if each[0] in PLACES]
+    return mask(url) + ("?" + urlencode(sorted(given), safe="/:,") if given else "")
 
 
 def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
