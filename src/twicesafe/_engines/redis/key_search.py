@@ -48,9 +48,8 @@ class KeySearch(KeyScans):
         pages = [one for one in questions if one.misses_none]
         before = None
         if self.apart and pages:
-            with suppress(
-                StoreError, ConfigurationError
-            ):  # this user, or this server, does not say
+            # It stays None if this user may not ask, or this server does not say.
+            with suppress(StoreError, ConfigurationError):
                 before = yield from placement()
         scan, more = RecordScan(self, questions), True
         while more and not all(one.is_enough for one in questions):
