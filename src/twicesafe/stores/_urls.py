@@ -12,7 +12,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote_plus, urlencode, urlsplit
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMES",
+    "SERVERS",
     "SWITCH",
     "Samples",
     "check_driver_options",
@@ -41,17 +42,17 @@ __all__ = [
     "open_store",
     "options_of",
     "outbox_script_of",
+    "place_of",
     "plain_url",
     "script_of",
     "target_of",
     "typed",
 ]
 
-PLACES: Final = (
-    "table", "schema", "prefix", "db", "collection", "region", "endpoint", "socket", "host", "hostaddr", "port",
-    "dbname", "service",
-)  # fmt: skip
-"""Options that say which store a URL names. None of them is a secret."""
+SERVERS: Final = ("region", "endpoint", "socket", "host", "hostaddr", "port", "service")
+"""Options that say which server a URL names. None of them is a secret."""
+PLACES: Final = (*SERVERS, "dbname", "schema", "table", "prefix", "db", "collection")
+"""Options that say which store it is there."""
 
 SCHEMES: Final[dict[str, str]] = {
     "memory": "twicesafe.stores.memory:MemoryStore",
@@ -125,7 +126,7 @@ def open_store(url: str) -> Store:
     """Open the blocking store at this URL."""
     opener, hidden = _class_for(url, ""), _hidden_keys_of(url)
     store: Store = opener.open(plain_url(url))
-    store.hidden_keys = hidden
+    store.hidden_keys, store.place = hidden, place_of(url)
     return store
 
 
@@ -133,7 +134,7 @@ def open_async_store(url: str) -> AsyncStore:
     """Open the async store at this URL. Not a coroutine."""
     opener, hidden = _class_for(url, "Async"), _hidden_keys_of(url)
     store: AsyncStore = opener.open(plain_url(url))
-    store.hidden_keys = hidden
+    store.hidden_keys, store.place = hidden, place_of(url)
     return store
 
 
@@ -216,10 +217,16 @@ def mask(url: str) -> str:
     return f"{scheme}{mark}***" if "@" in query and "/" not in rest else f"{scheme}{mark}{place}"
 
 
+def place_of(url: str, options: Sequence[str] = PLACES) -> str:
+    """The options that say which of several stores at one address it is, or on which server."""
+    given = parse_qsl(url.partition("?")[2])
+    return urlencode(sorted(each for each in given if each[0] in options), safe="/:,")
+
+
 def name_of(url: str) -> str:
-    """The masked URL, with the options that say which store it is: two stores have different names."""
-    given = [each for each in parse_qsl(url.partition("?")[2]) if each[0] in PLACES]
-    return mask(url) + ("?" + urlencode(sorted(given), safe="/:,") if given else "")
+    """The masked URL with these options: two stores have different names."""
+    place = place_of(url)
+    return f"{mask(url)}?{place}" if place else mask(url)
 
 
 def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:
