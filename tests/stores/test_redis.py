@@ -519,6 +519,7 @@ def test_a_record_and_its_companions_share_a_slot():
         ("redis+cluster://host/3", "Cluster"),
         ("redis+cluster://host?db=3", "Cluster"),
         ("redis+sentinel://host:26379", "names the primary"),
+        ("redis+sentinel://host:26379/main/2", r"\?db=2"),
         ("redis://host/0?db=2", "two databases"),
         ("redis://host/3?db=0", "two databases"),
         ("redis://host?sentinel_password=a", "user:password@ before its host"),
