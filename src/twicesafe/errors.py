@@ -268,6 +268,8 @@ class StoreUnavailableError(StoreError):
     retryable = True
     asked = True
     """False: a circuit breaker did not even ask it."""
+    written = False
+    """True: the store has this write, but too few replicas confirmed it, so it does not count."""
 
 
 class NotHomeError(StoreError):

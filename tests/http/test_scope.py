@@ -258,6 +258,16 @@ def test_a_layer_on_another_store_claims_for_itself():
     stage.close()
 
 
+def test_so_does_one_on_another_table_of_the_same_database(tmp_path: Path):
+    outer, inner = (open_store(f"sqlite:///{tmp_path}/keys.db?table={name}") for name in "ab")
+    stage = Stage(
+        "wsgi", store=inner, around=lambda layer: type(layer)(layer, receiver=Receiver(outer))
+    )
+    assert ask(stage, "k").status == 201
+    assert [Receiver(store).stats().total for store in (outer, inner)] == [1, 1]
+    stage.close()
+
+
 def test_a_key_that_has_ended_is_held_around_no_later_request():
     """Work that runs on after its request, in the same context, is answered like any caller."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from twicesafe import (
 from twicesafe import events as ev
 from twicesafe._core.protocol import Ack, Renew
 from twicesafe.consumers import AsyncConsumer, Consumer, Message
+from twicesafe.receiver._base import fallback_of
 from twicesafe.stores.memory import AsyncMemoryStore, MemoryStore
 from twicesafe.testing import MemoryBroker
 
@@ -171,6 +173,23 @@ def test_the_store_itself_is_no_fallback(tmp_path: Path):
         Receiver(other.store, breaker=Breaker(fallback=other.store))
     with Receiver.open("memory://", breaker=Breaker(fallback="memory://")) as receiver:
         assert receiver.process("k", int).value == 0
+
+
+@pytest.mark.parametrize(
+    "url, is_refused",
+    [
+        ("dynamodb://shop?region=eu-west-1", False),
+        ("dynamodb://shop?region=us-east-1&timeout=9", True),
+        ("dynamodb://shop?region=us-east-1&endpoint=http://localhost:8000", False),
+    ],
+)
+def test_a_fallback_may_be_the_same_table_in_another_region(url: str, is_refused: bool):
+    store = MemoryStore()
+    store.url, store.place = "dynamodb://shop", "region=us-east-1"
+    opened = MemoryStore()
+    with pytest.raises(ConfigurationError) if is_refused else nullcontext():
+        breaker = Breaker(fallback=url)
+        assert fallback_of(Receiver(store), breaker, lambda given: opened) is opened
 
 
 def test_the_fallback_recognises_what_it_has_seen_and_counts_it(bench: Bench):

@@ -19,6 +19,7 @@ from twicesafe import (
     UnsupportedByStoreError,
 )
 from twicesafe._core.regions.following import progress_key
+from twicesafe.encryption import HiddenKeys
 from twicesafe.regions import AsyncFollower, Follower
 from twicesafe.stores import Ack, Browse, ClaimRequest, Complete, Row, open_store
 
@@ -170,6 +171,53 @@ def test_a_store_that_takes_no_copies_says_so(places: Places):
     source, target = places.url("memory"), places.url("etcd")
     with pytest.raises(UnsupportedByStoreError, match="takes no copies"):
         Follower.open(source, target)
+
+
+@pytest.mark.parametrize("option", ["prefix", "table"])
+def test_stores_at_one_address_are_followed_apart(places: Places, option: str):
+    """What was copied of the one says nothing about the other."""
+    address, _, given = places.url("valkey" if option == "prefix" else "sqlite").partition("?")
+    own = given.partition("=")[2] or "shop"
+    older, newer = (f"{address}?{option}={own}_{name}" for name in "ab")
+    target = places.url("sqlite")
+    for source in (older, newer):
+        with Receiver.open(source) as receiver:
+            receiver.process(source, lambda: 1)
+    for source in (newer, older):
+        with Follower.open(source, target, overlap=0) as follower:
+            assert follower.once().copied == 1
+    assert rows(target).keys() == {older, newer}
+
+
+def test_the_name_of_a_source_has_no_secrets_and_no_other_options(places: Places):
+    name = AsyncFollower.open(
+        "redis://app:pa@127.0.0.1/0?timeout=2&prefix=shop", places.url("memory")
+    ).name
+    assert name == "redis://app:***@127.0.0.1/0?prefix=shop"
+
+
+@pytest.mark.parametrize("options", [("A", ""), ("", "A"), ("A", "B")])
+def test_stores_whose_keys_are_not_hidden_alike_are_refused(
+    places: Places, options: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    """Copies would have keys that no receiver of the target finds: their work would run again."""
+    for name in "AB":
+        monkeypatch.setenv(name, HiddenKeys.new_secret())
+    urls = [places.url("sqlite") + (f"?hidden_keys=env:{name}" if name else "") for name in options]
+    for kind in (Follower, AsyncFollower):
+        with pytest.raises(ConfigurationError, match="give both URLs the same hidden_keys"):
+            kind.open(*urls)
+
+
+def test_hidden_keys_are_copied_as_they_are(places: Places, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("A", HiddenKeys.new_secret())
+    source, target = (f"{places.url('sqlite')}?hidden_keys=env:A" for _ in range(2))
+    with Receiver.open(source) as receiver:
+        receiver.process("k", lambda: "hidden")
+    with Follower.open(source, target) as follower:
+        assert follower.once().copied == 2  # with the record that identifies the secret
+    with Receiver.open(target) as receiver:
+        assert receiver.process("k", boom).value == "hidden"
 
 
 def test_records_of_etcd_can_be_copied_elsewhere(places: Places):

@@ -519,6 +519,7 @@ def test_a_record_and_its_companions_share_a_slot():
         ("redis+cluster://host/3", "Cluster"),
         ("redis+cluster://host?db=3", "Cluster"),
         ("redis+sentinel://host:26379", "names the primary"),
+        ("redis+sentinel://host:26379/main/2", r"\?db=2"),
         ("redis://host/0?db=2", "two databases"),
         ("redis://host/3?db=0", "two databases"),
         ("redis://host?sentinel_password=a", "user:password@ before its host"),
@@ -776,3 +777,37 @@ def test_a_policy_of_waiting_reaches_the_owner(valkey_sentinel_url: str):
     with Receiver.open(url, policy=policy) as receiver, pytest.raises(StoreUnavailableError):
         receiver.process("a", ran.append, 1)
     assert ran == []
+
+
+@pytest.mark.parametrize("form", ["one", "batch", "async"])
+def test_a_claim_that_too_few_replicas_have_is_no_attempt(valkey_sentinel_url: str, form: str):
+    """Else a replica that is away for some minutes would park, or hold, keys that never ran."""
+    few = valkey_sentinel_url + "&wait_replicas=5&wait_timeout=0.01"
+    policy = Policy(lease=0.5, max_attempts=1)
+    ran: list[str] = []
+    for _ in range(2):
+        if form == "async":
+            asyncio.run(_deliver_async(few, policy, ran))
+            continue
+        with Receiver.open(few, policy=policy) as receiver:
+            if form == "one":
+                with pytest.raises(StoreUnavailableError):
+                    receiver.process("k", ran.append, "k")
+            else:
+                (answer,) = receiver.process_many(["k"], ran.append, key=lambda m: m)
+                assert isinstance(answer.error, StoreUnavailableError)
+    with Receiver.open(valkey_sentinel_url, policy=policy) as receiver:
+        record = receiver.record("k")
+        assert record is not None
+        assert (record.state, record.attempt, ran) == (State.RELEASED, 0, [])
+        assert receiver.process("k", lambda: "at once").attempt == 1
+
+
+async def _deliver_async(url: str, policy: Policy, ran: list[str]) -> None:
+    async with AsyncReceiver.open(url, policy=policy) as receiver:
+
+        async def handler() -> None:
+            ran.append("k")
+
+        with pytest.raises(StoreUnavailableError):
+            await receiver.process("k", handler)

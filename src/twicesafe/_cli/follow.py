@@ -12,7 +12,7 @@ from rich.text import Text
 from .._core.searching import named_ids
 from ..errors import StoreUnavailableError, UsageError
 from ..regions import AsyncRegions, Copied, Follower
-from ..stores._urls import is_missing, mask
+from ..stores._urls import is_missing, mask, name_of
 from .exits import NO, UNAVAILABLE, CommandEnded, report_error
 from .loading import import_here, load_regions
 from .options import JsonOption, duration, flag
@@ -51,7 +51,7 @@ def follow(
             "--name",
             metavar="NAME",
             help="Name of the source: its region. The target keeps the progress under this name. Default: the "
-            "source's URL without secrets. Your Regions know it.",
+            "source's URL without secrets, and without options that do not say which store it is. Your Regions know it.",
             show_default=False,
         ),
     ] = None,
@@ -108,7 +108,7 @@ def follow(
             screen.data({**counts, "took": round(found.took, 3)}, indent=None)
 
     if regions is None:
-        name = mask(source) if name is None else name
+        name = name_of(source) if name is None else name
         run = _of_urls(source, target, name, 60.0 if overlap is None else overlap)
         screen.place(f"{mask(source)} → {mask(target)} as {name}")
     elif name is not None or overlap is not None:

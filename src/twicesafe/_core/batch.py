@@ -131,6 +131,8 @@ class _Batch:
         for index, ask, reply in zip(indexes, asks, replies, strict=True):
             call = calls[index]
             if isinstance(reply, Exception):
+                if isinstance(reply, StoreUnavailableError) and reply.written:
+                    unused.append(Abandon(ask.key.id, ask.owner, call.policy.retention_ms))
                 if self._runs_anyway(index, reply):
                     won[index] = None
                 continue

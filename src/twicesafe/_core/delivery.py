@@ -17,6 +17,7 @@ mutants on both.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from .. import events as ev
@@ -24,7 +25,7 @@ from .._values.context import ActiveClaim
 from .._values.keys import chance, new_owner, new_owner_ahead
 from .._values.outcomes import Outcome
 from .._values.records import State
-from ..errors import StoreUnavailableError, TwicesafeError
+from ..errors import StoreError, StoreUnavailableError, TwicesafeError
 from .call import Call, cause_of
 from .commands import (
     AsyncPerformer,
@@ -201,8 +202,7 @@ def admit(
                 return decided
             if verdict is _WON:
                 took = clock() - sent
-                kept = call.policy.retention_ms if call.durable is None else FOREVER
-                yield Abandon(call.key.id, ask.owner, kept)
+                yield _abandon(call, ask)
                 raise _late(call, took)
             if verdict is not _BUSY and verdict is not _RESTING:
                 refusal(call, answer)
@@ -364,6 +364,9 @@ def ask_again(
         left = min(CLAIM_RETRIES, call.policy.usable) - (call.clock() - sent)
         pause = min(0.02 * 2**tries, 0.5)
         if left <= pause or not error.asked:
+            if error.written:  # else it would count as an attempt, although nothing ran
+                with suppress(StoreError):
+                    yield _abandon(call, ask)
             raise error.about(call.key) from error.__cause__
         tries += 1
         yield Sleep(pause)
@@ -371,6 +374,12 @@ def ask_again(
             return (yield ask)  # type: ignore[no-any-return]
         except StoreUnavailableError as again:
             error = again
+
+
+def _abandon(call: Call, ask: ClaimRequest) -> Abandon:
+    """Release a claim under which nothing will run."""
+    kept = call.policy.retention_ms if call.durable is None else FOREVER
+    return Abandon(call.key.id, ask.owner, kept)
 
 
 def granted(

@@ -37,7 +37,7 @@ from .._values.signed_key import require_signature
 from ..errors import ConfigurationError, stays_here
 from ..events._notifying import CarefulTracer, checked
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import check_store, mask
+from ..stores._urls import SERVERS, check_store, mask, place_of
 from ._decorator import Decoration
 
 __all__ = [
@@ -385,7 +385,7 @@ def fallback_of(receiver: Any, breaker: Breaker, open_it: Callable[[str], Any]) 
     given = breaker.fallback
     if given is None:
         return None
-    if given is receiver.store or _is_same_place(given, receiver.store.url):
+    if given is receiver.store or _is_on_same_server(given, receiver.store):
         raise ConfigurationError(
             f"the fallback of the breaker is the store itself ({receiver.store.url}): it fails when the "
             "store fails; name another store, or leave fallback out"
@@ -395,10 +395,17 @@ def fallback_of(receiver: Any, breaker: Breaker, open_it: Callable[[str], Any]) 
     return store
 
 
-def _is_same_place(given: Any, url: str) -> bool:
+def _is_on_same_server(given: Any, store: Any) -> bool:
     """Two stores in memory have the same URL, but are different stores."""
-    other = mask(given) if isinstance(given, str) else getattr(given, "url", "")
-    return other == url and "memory:" not in url
+    if "memory:" in store.url:
+        return False
+    if isinstance(given, str):
+        return mask(given) == store.url and place_of(given, SERVERS) == _server(store)
+    return getattr(given, "url", "") == store.url and _server(given) == _server(store)
+
+
+def _server(store: Any) -> str:
+    return place_of(f"?{getattr(store, 'place', '')}", SERVERS)
 
 
 def value_or_raise(answer: Outcome[Any] | Raised) -> Outcome[Any]:

@@ -235,7 +235,9 @@ class _Claim(Generic[T]):
 def _is_same_store(one: Any, other: Any) -> bool:
     """True for the same store, also if it was opened twice."""
     return one is other or (
-        one is not None and one.url == other.url and bool(other.capabilities.shared)
+        one is not None
+        and (one.url, one.place) == (other.url, other.place)
+        and bool(other.capabilities.shared)
     )
 
 

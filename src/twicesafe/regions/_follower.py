@@ -20,7 +20,7 @@ from .._values.records import Row
 from .._values.settings import Duration, expect, seconds
 from ..errors import ConfigurationError, StoreUnavailableError, UnsupportedByStoreError
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import mask, open_async_store
+from ..stores._urls import mask, name_of, open_async_store
 from ._base import lag_of
 from ._late_stores import opened
 from ._performing import perform, perform_async
@@ -40,6 +40,12 @@ class _Following:
                 f"{target.url} takes no copies of records: copy to any store but etcd"
             )
         _expect_two(source is not target, source.url)
+        if _secret_of(source) != _secret_of(target):
+            raise ConfigurationError(
+                f"{source.url} and {target.url} do not have the same hidden_keys: records are copied as they are, so "
+                "receivers of the target would not find them, and their work would run again; give both URLs the same "
+                "hidden_keys, or none"
+            )
         self.name = Key(name).value
         """Under which the target keeps the progress."""
         self._overlap = round(seconds(overlap, "overlap") * 1000)
@@ -79,12 +85,12 @@ class Follower(_Following):
         cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
     ) -> Self:
         """``name``: the name of the source, under which the target keeps the progress; default: its
-        URL without secrets.
+        URL without secrets, and without options that do not say which store it is.
         """
         _expect_two(source != target, mask(source))
         with ExitStack() as stack:
             stores = opened(stack, source), opened(stack, target)
-            follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
+            follower = cls(*stores, name=name_of(source) if name is None else name, overlap=overlap)
             stack.pop_all()
         follower._owned = stores
         return follower
@@ -145,11 +151,11 @@ class AsyncFollower(_Following):
         cls, source: str, target: str, *, name: str | None = None, overlap: Duration = 60.0
     ) -> Self:
         """``name``: the name of the source, under which the target keeps the progress; default: its
-        URL without secrets.
+        URL without secrets, and without options that do not say which store it is.
         """
         _expect_two(source != target, mask(source))
         stores = open_async_store(source), open_async_store(target)
-        follower = cls(*stores, name=mask(source) if name is None else name, overlap=overlap)
+        follower = cls(*stores, name=name_of(source) if name is None else name, overlap=overlap)
         follower._owned = stores
         return follower
 
@@ -195,6 +201,10 @@ class AsyncFollower(_Following):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _secret_of(store: Any) -> bytes | None:
+    return None if store.hidden_keys is None else store.hidden_keys.check
 
 
 def _expect_two(differ: bool, url: str) -> None:

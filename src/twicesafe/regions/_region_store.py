@@ -36,7 +36,7 @@ class RegionStore(Store):
     def __init__(self, store: Store, register: Store, region: Region) -> None:
         self._store, self._region = store, region
         self._stores = {HERE: store, REGISTER: register}
-        self.url = store.url
+        self.url, self.place = store.url, store.place
         self.capabilities = _offered(store.capabilities)  # type: ignore[misc]
 
     @classmethod
@@ -76,7 +76,7 @@ class AsyncRegionStore(AsyncStore):
         self._store, self._register, self._region = store, register, region
         self._stores = {HERE: store, REGISTER: register}
         self._beside: RegionStore | None = None
-        self.url = store.url
+        self.url, self.place = store.url, store.place
         self.capabilities = _offered(store.capabilities)  # type: ignore[misc]
 
     @classmethod

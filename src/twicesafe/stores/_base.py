@@ -82,7 +82,9 @@ class _Described:
     answers_together: ClassVar[bool] = False
     """Several questions about many records in one `perform_many` take as long as one of them."""
     url: str
-    """The URL without its password."""
+    """The URL without its password and options."""
+    place: str = ""
+    """The options of that URL that say which of several stores at one address it is."""
     hidden_keys: HiddenKeys | None = None
     """Hides the text of every key before this store gets it; None: the text is readable."""
 

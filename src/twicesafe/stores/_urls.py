@@ -12,9 +12,9 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_plus, urlencode, urlsplit
 
 from .._values.hidden_keys import HiddenKeys
 from .._values.settings import expect, seconds, shown, suggestion
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMES",
+    "SERVERS",
     "SWITCH",
     "Samples",
     "check_driver_options",
@@ -36,15 +37,22 @@ __all__ = [
     "identifier",
     "is_missing",
     "mask",
+    "name_of",
     "open_async_store",
     "open_store",
     "options_of",
     "outbox_script_of",
+    "place_of",
     "plain_url",
     "script_of",
     "target_of",
     "typed",
 ]
+
+SERVERS: Final = ("region", "endpoint", "socket", "host", "hostaddr", "port", "service")
+"""Options that say which server a URL names. None of them is a secret."""
+PLACES: Final = (*SERVERS, "dbname", "schema", "table", "prefix", "db", "collection")
+"""Options that say which store it is there."""
 
 SCHEMES: Final[dict[str, str]] = {
     "memory": "twicesafe.stores.memory:MemoryStore",
@@ -118,7 +126,7 @@ def open_store(url: str) -> Store:
     """Open the blocking store at this URL."""
     opener, hidden = _class_for(url, ""), _hidden_keys_of(url)
     store: Store = opener.open(plain_url(url))
-    store.hidden_keys = hidden
+    store.hidden_keys, store.place = hidden, place_of(url)
     return store
 
 
@@ -126,7 +134,7 @@ def open_async_store(url: str) -> AsyncStore:
     """Open the async store at this URL. Not a coroutine."""
     opener, hidden = _class_for(url, "Async"), _hidden_keys_of(url)
     store: AsyncStore = opener.open(plain_url(url))
-    store.hidden_keys = hidden
+    store.hidden_keys, store.place = hidden, place_of(url)
     return store
 
 
@@ -207,6 +215,18 @@ def mask(url: str) -> str:
         shown = f"{user}:***" if password and plain_url(f"{scheme}:")[:-1] in SCHEMES else "***"
         return f"{scheme}{mark}{shown}@{place}"
     return f"{scheme}{mark}***" if "@" in query and "/" not in rest else f"{scheme}{mark}{place}"
+
+
+def place_of(url: str, options: Sequence[str] = PLACES) -> str:
+    """The options that say which of several stores at one address it is, or on which server."""
+    given = parse_qsl(url.partition("?")[2])
+    return urlencode(sorted(each for each in given if each[0] in options), safe="/:,")
+
+
+def name_of(url: str) -> str:
+    """The masked URL with these options: two stores have different names."""
+    place = place_of(url)
+    return f"{mask(url)}?{place}" if place else mask(url)
 
 
 def options_of(url: str, known: Mapping[str, Any]) -> dict[str, Any]:

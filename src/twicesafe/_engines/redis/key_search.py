@@ -9,12 +9,14 @@ node meanwhile are on the page (`moved_slots`); a count may miss them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..._core.protocol import AuditLog, Browse, Count, Page, Survey
 from ..._values.records import AuditEntry, Row, Stats
+from ...errors import ConfigurationError, StoreError
 from ...stores._base import Program
 from .key_scans import KeyScans
 from .moved_slots import TOGETHER, keys_in, placement
@@ -44,14 +46,19 @@ class KeySearch(KeyScans):
         """Answer all these questions with one scan."""
         questions = [QUESTIONS[ask.op](ask) for ask in asks]
         pages = [one for one in questions if one.misses_none]
-        before = (yield from placement()) if self.apart and pages else None
+        before = None
+        if self.apart and pages:
+            # It stays None if this user may not ask, or this server does not say.
+            with suppress(StoreError, ConfigurationError):
+                before = yield from placement()
         scan, more = RecordScan(self, questions), True
         while more and not all(one.is_enough for one in questions):
             more = yield from scan.step()
             unsure, scan.unsure = scan.unsure, []
             for whose, names in unsure:
                 yield from self._read_again(whose, names)
-        if before is not None and (after := (yield from placement())) is not None:
+        if before is not None:
+            after = yield from placement()
             slots = before.moved_until(after)
             for start in range(0, len(slots), TOGETHER):
                 names = yield from keys_in(slots[start : start + TOGETHER], len(after.slots))

@@ -37,8 +37,7 @@ class Placement(NamedTuple):
         return sorted(found)
 
 
-def placement() -> Program[Placement | None]:
-    """None: the user of this URL may not ask."""
+def placement() -> Program[Placement]:
     slots, moving = dict[bytes, frozenset[int]](), set[int]()
     while True:
         first = len(slots)
@@ -48,8 +47,6 @@ def placement() -> Program[Placement | None]:
         for reply in replies:
             if reply is None:
                 return Placement(slots, frozenset(moving))
-            if isinstance(reply, ConfigurationError):
-                return None
             if isinstance(reply, Exception):
                 raise reply
             node, has = _own(reply)
@@ -61,7 +58,7 @@ def placement() -> Program[Placement | None]:
 def _own(reply: bytes) -> tuple[bytes, list[bytes]]:
     """The id and the slots of the node that answered: only it knows which of its slots move."""
     lines = [line.split() for line in reply.splitlines()]
-    mine = next(line for line in lines if b"myself" in line[2].split(b","))
+    mine = next((line for line in lines if b"myself" in line[2].split(b",")), [b""])
     return mine[0], mine[8:]
 
 

@@ -221,10 +221,12 @@ class Rounds:
             if index is None or type(self._commands[index]) is not ScriptCall:
                 continue
             if self._commands[index].durable and _wrote(self._replies[index]):
-                self._replies[index] = StoreUnavailableError(
+                error = StoreUnavailableError(
                     f"{settings.url}: {reached} of {settings.wait_replicas} replicas have "
                     f"this write after {settings.wait_timeout:g} s; it does not count as done"
                 )
+                error.written = True
+                self._replies[index] = error
 
 
 def _wrote(reply: Any) -> bool:

@@ -85,6 +85,11 @@ class Settings:
                 raise ConfigurationError(
                     "a Sentinel URL names the primary: redis+sentinel://host:26379/main"
                 )
+            if "/" in primary:
+                raise ConfigurationError(
+                    f"no primary has the name {primary[:40]!r}: write the number of a database as db=, "
+                    "redis+sentinel://host:26379/main?db=2"
+                )
         elif path:
             if kind == "cluster" or not path.isdigit():
                 raise ConfigurationError(
