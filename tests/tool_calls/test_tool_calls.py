@@ -431,7 +431,7 @@ def test_a_probe_that_does_not_know_changes_nothing(bank: Bank, found: Any) -> N
 @pytest.mark.parametrize(
     "found, said", [(NotDone, "the class NotDone"), ({"id": 7}, "a value of type dict")]
 )
-def test_a_probe_that_returns_something_else_is_told(
+def test_the_log_says_what_a_probe_returned_instead(
     bank: Bank, caplog: pytest.LogCaptureFixture, found: Any, said: str
 ) -> None:
     bank.trouble = TimeoutError()
