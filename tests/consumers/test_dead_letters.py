@@ -107,6 +107,40 @@ def test_a_replayed_message_that_dies_again_is_a_dead_letter_again(place: Place)
     assert place.consume(refuse).dead == 1
 
 
+def test_the_dead_letter_of_a_dead_letter_is_replayed_to_it(place: Place) -> None:
+    """Of a consumer that reads the dead letters, for alerts: the first one kept neither its reason nor its way back."""
+    place.send("o-1", key="ann")
+    place.consume(refuse)
+    with DeadLetters.open(place.dead_url) as dead:
+        (first,) = dead.look()
+    pager = f"{place.base}?stream={place.stream}.dead&group=pager"
+    with Consumer.open(pager, receiver=place.receiver, policy=QUICK) as consumer:
+        assert consumer.drain(refuse, idle=0.1).dead == 1
+    twice = f"{place.base}?stream={place.stream}.dead.dead&group=operators"
+    with DeadLetters.open(twice) as dead:
+        assert dead.replay(place.receiver, by="ann", why="the pager is back").replayed == 1
+    place.client.xtrim(f"{place.stream}.dead", maxlen=1, approximate=False)
+    with DeadLetters.open(place.dead_url) as dead:
+        (again,) = dead.look()
+        assert again.message.headers == first.message.headers
+        assert dead.replay(place.receiver, by="ann", why="it exists now").replayed == 1
+    assert place.consume(lambda message: None).ran == 1
+
+
+def test_a_dead_letter_that_comes_back_by_other_means_keeps_no_old_reasons(place: Place) -> None:
+    """A shovel, for example, and its key is still parked."""
+    place.send("o-1", key="ann")
+    place.consume(refuse)
+    ((_, fields),) = place.client.xrange(f"{place.stream}.dead")
+    place.client.xadd(place.stream, fields)
+    place.consume(refuse, order="none")
+    place.client.xtrim(f"{place.stream}.dead", maxlen=1, approximate=False)
+    with DeadLetters.open(place.dead_url) as dead:
+        (letter,) = dead.look()
+    assert not any(name.count("twicesafe-dead-") > 1 for name in letter.message.headers)
+    assert letter.lane is None  # it was the first one's
+
+
 def test_a_held_key_is_not_replayed(place: Place) -> None:
     place.send("o-1")
     report = place.consume(hang, policy=HOLDING)

@@ -216,6 +216,35 @@ def test_a_word_about_bytes_that_is_not_ours_changes_nothing(said: str):
     }
 
 
+def test_a_member_whose_driver_fails_is_replaced(
+    topic: Topic, open_source: Callable[..., KafkaSource], monkeypatch: pytest.MonkeyPatch
+):
+    """It was an empty fetch for ever, without an error and without a pause."""
+    reads: list[Any] = []
+    plain = member_module.message_of
+
+    def read(record: Any) -> Message:
+        reads.append(record)
+        if len(reads) == 1:
+            raise RuntimeError("a bug of the driver")
+        return plain(record)
+
+    monkeypatch.setattr(member_module, "message_of", read)
+    topic.put("a")
+    source = open_source()
+    with pytest.raises(BrokerUnavailableError, match="RuntimeError: a bug of the driver"):
+        until(lambda: source.fetch(1, 0.1) is None, 60)
+    found: list[Received] = []
+
+    def comes() -> bool:
+        with contextlib.suppress(BrokerUnavailableError):
+            found.extend(source.fetch(1, 0.1))
+        return bool(found)
+
+    until(comes, 60)
+    assert found[0].message.body == b"a"
+
+
 def test_a_group_that_forms_says_so(topic: Topic, open_source: Callable[..., KafkaSource]):
     topic.put("a")
     source = open_source()

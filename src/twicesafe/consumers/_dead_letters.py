@@ -13,6 +13,9 @@ It keeps its id, so a replay runs under the same key. The headers:
     twicesafe-dead-lane       the key that parks its lane, if order matters
     twicesafe-dead-starts     the key that counts its starts, in transaction mode
 
+If the message is a dead letter already, of a consumer whose dead letters this one consumes, its headers of this kind get
+the prefix `twicesafe-dead-` a second time.
+
 The headers make it larger than the message was. If the broker refuses it, a *brief* one follows, with only the headers
 that a replay needs and the beginning of the reason.
 """
@@ -100,13 +103,25 @@ def dead_message(
     if brief:
         given["reason"] = given["reason"][:BRIEF]
         given |= dict.fromkeys(_OPTIONAL, "")
-    headers = dict(message.headers)
+    headers = _kept_headers(message, given)
     headers.update({PREFIX + name: _line(text) for name, text in given.items() if text})
     id_ = message.id
     if id_ is None and key is not None:  # it has a key even without an id, and keeps it
         id_ = key.value
         headers.setdefault(KEY_HEADER, field_of(id_))
     return Outgoing(id_ or uuid7(), topic, message.body, message.key, headers)
+
+
+def _kept_headers(message: Message, given: dict[str, str]) -> dict[str, str]:
+    """The message's own. If it is a dead letter itself, those that make it one get the prefix a second time, and a
+    replay takes that off again; unless it has died here before, and came back by other means than a replay."""
+    before = [message.headers.get(PREFIX + name, "") for name in ("topic", "place")]
+    is_back = before == [given["topic"], given["place"]]
+    return {
+        PREFIX + name if name.startswith(PREFIX) else name: value
+        for name, value in message.headers.items()
+        if not (is_back and name.startswith(PREFIX))
+    }
 
 
 def broker_of(source: Source) -> str:

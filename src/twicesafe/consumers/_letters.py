@@ -114,5 +114,9 @@ def _key(text: str | None) -> Key | None:
 
 def revived(letter: Letter) -> Outgoing:
     message = letter.message
-    headers = {n: v for n, v in message.headers.items() if not n.startswith(PREFIX)}
+    headers = {
+        name.removeprefix(PREFIX): value
+        for name, value in message.headers.items()
+        if not name.startswith(PREFIX) or name.startswith(2 * PREFIX)
+    }
     return Outgoing(letter.id, letter.topic, message.body, message.key, headers)

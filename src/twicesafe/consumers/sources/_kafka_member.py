@@ -85,6 +85,8 @@ class KafkaMember:
         """Commits that were asked for, and those that have an answer."""
         self._refusal: Exception | None = None
         self._failure: BaseException | None = None
+        self._death: BaseException | None = None
+        """Why the thread has ended by itself."""
         self._closing = self._ended = False
         self._assigned = False
         """The group has told this member once which partitions it has, if any."""
@@ -107,14 +109,19 @@ class KafkaMember:
             self._wanted = most
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: self._ended or (most and (self._ready or self._failure)), seconds
+                lambda: self._ended or self._death or (most and (self._ready or self._failure)),
+                seconds,
             )
             self._wanted = 0
+            if self._death is not None:
+                raise BrokerUnavailableError(
+                    f"the Kafka driver failed: {type(self._death).__name__}: {self._death}; this consumer joins its "
+                    "group again",
+                    blames="none",
+                ) from self._death
             found, self._ready = self._ready[:most], self._ready[most:]
             if not found and self._failure is not None:
-                failure = self._failure
-                if not self._ended:
-                    self._failure = None
+                failure, self._failure = self._failure, None
                 raise failure
             return found
 
@@ -170,6 +177,12 @@ class KafkaMember:
         with self._changed:
             return self._assigned and self._prefixes.partitions() <= self._heard
 
+    @property
+    def is_dead(self) -> bool:
+        """Its thread has ended by itself."""
+        with self._changed:
+            return self._ended and self._death is not None
+
     def hear(self, error: Any) -> None:
         """Kafka reports a problem. A `take` that gets no messages raises it, once."""
         meaning = meaning_of(error)
@@ -197,12 +210,16 @@ class KafkaMember:
             while not self._closing:
                 self._serve()
         except BaseException as error:
-            self._failure = error
-        finally:
-            self._consumer.close()  # calls `_on_revoke`, which commits what is due
             with self._changed:
-                self._ended = True
+                self._death = error
                 self._changed.notify_all()
+        finally:
+            try:
+                self._consumer.close()  # calls `_on_revoke`, which commits what is due
+            finally:
+                with self._changed:
+                    self._ended = True
+                    self._changed.notify_all()
 
     def _serve(self) -> None:
         with self._changed:

@@ -115,6 +115,8 @@ class KafkaSource:
         return cls(config, topics, options["transactional_id"], options["processed"])
 
     def fetch(self, most: int, seconds: float) -> list[Received]:
+        if self._member is not None and self._member.is_dead:
+            self._member = None
         member = self._member or self._join()
         return [] if member is None else member.take(most, seconds)
 
