@@ -67,6 +67,29 @@ def test_what_an_acl_refuses_is_not_a_corrupt_record(
         asyncio.run(awaited())
 
 
+def test_a_search_says_which_permission_is_missing(own_server: Callable[..., Any]):
+    server = own_server("valkey")
+    rights = ("on", ">pw", "~ts:*", "&ts:*", "+@all", "-scan")
+    server.client().execute_command("ACL", "SETUSER", "app", *rights)
+    url = f"redis://app:pw@127.0.0.1:{server.port}"
+
+    async def searched() -> None:
+        async with AsyncReceiver.open(url) as receiver:
+            await receiver.records_page()
+
+    with Receiver.open(url) as receiver:
+        searches: list[Callable[[], object]] = [
+            receiver.records_page,
+            lambda: list(receiver.records(stuck=True)),
+            lambda: receiver._runtime.run(receiver._together(Survey(), Browse(5))),
+            receiver.stats,
+            lambda: asyncio.run(searched()),
+        ]
+        for search in searches:
+            with pytest.raises(ConfigurationError, match=r"lacks a permission .*scan"):
+                search()
+
+
 # --- driver errors keep their cause -------------------------------------------------------------
 
 NOWHERE = [

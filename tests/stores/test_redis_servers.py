@@ -525,11 +525,17 @@ def test_a_script_that_is_not_there_is_loaded(net: Network):
         (ResponseError("CORRUPT no such state"), CorruptRecordError),
         (ResponseError("ERR This instance has cluster support disabled"), ConfigurationError),
         (TimeoutError("late"), StoreUnavailableError),
+        (ResponseError("unknown command 'EVALSHA', with args beginning with: '14e6' '1' 'ts:{.\x1b[2J"), ConfigurationError),
+        (ResponseError("ERR unknown subcommand 'LOAD'. Try SCRIPT HELP."), ConfigurationError),
+        (ResponseError("Unknown Redis command called from script script: 1f, on @user_script:5."), ConfigurationError),
+        (ResponseError("Unknown command called from script script: on @user_script:5."), ConfigurationError),
+        (ResponseError("ERR This instance has cluster support disabled"), ConfigurationError),
     ],
 )  # fmt: skip
 def test_driver_errors_become_ours(error: Exception, kind: type[Exception]):
     ours = explain(error, "redis://x")
     assert type(ours) is kind
+    assert str(ours).isprintable()
     assert ours.__cause__ is error
 
 

@@ -309,6 +309,8 @@ def audit(key: Key) -> Flow[list[AuditEntry]]:
 def page_of(ask: Browse) -> Flow[Page]:
     try:
         return (yield ask)  # type: ignore[no-any-return]
+    except TwicesafeError:
+        raise  # a ConfigurationError is a ValueError too
     except (ValueError, OverflowError) as error:
         raise bad_cursor() from error
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypedDict, TypeVar
 
 from .._values.records import AuditEntry, Cause, Record, State
 from .._values.settings import Duration, seconds
-from ..errors import UsageError
+from ..errors import TwicesafeError, UsageError
 from .commands import Flow, PerformMany
 from .operations import bad_cursor, check_limit, page_of
 from .protocol import AuditLog, Browse, Count, Page, Survey
@@ -187,6 +187,8 @@ def together(asks: Iterable[Question], in_one: bool) -> Flow[list[Any]]:
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
+    except TwicesafeError:
+        raise  # a ConfigurationError is a ValueError too
     except (ValueError, OverflowError) as error:
         raise bad_cursor() from error
     return answers

@@ -7,6 +7,7 @@ are outages, which may be retried; they never make a record corrupt.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from ...errors import (
@@ -72,6 +73,14 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
             "docs/how-to/redis.md lists"
         ),
     ),
+    "COMMAND": (
+        ConfigurationError,
+        (
+            "{where} does not have a command ({text}): it was renamed or switched off, or this is a Sentinel or a "
+            "proxy; twicesafe needs the commands that docs/how-to/redis.md lists"
+        ),
+    ),
+    "ALONE": (ConfigurationError, "{where} is not a Cluster: leave +cluster out of the URL"),
     "OLD": (ConfigurationError, "{where} is too old: Redis 7 or Valkey is needed"),
     "DATABASE": (ConfigurationError, "{where} has no database with that number"),
     "CLUSTER": (
@@ -115,11 +124,16 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
 }
 
 
+_NO_COMMAND: Final = re.compile(r"unknown (sub)?command|unknown (\w+ )?command called from", re.I)
+"""As the server says it, and as a script does."""
+
+
 def explain(error: BaseException, where: str) -> StoreError | ConfigurationError:
     """Our error for an error of the driver or the server."""
     if isinstance(error, (StoreError, ConfigurationError)):
         return error
-    text = " ".join(str(error).split())[:300]
+    # What a server repeats of an unknown command may be the bytes of a key.
+    text = " ".join(str(error).partition(", with args")[0].split())[:300]
     kind, words = _EXPLAINED[_reason(error, text)]
     ours = kind(words.format(where=where, text=text[:120], name=type(error).__name__))
     ours.__cause__ = error
@@ -143,6 +157,10 @@ def _reason(error: BaseException, text: str) -> str:
         return "CORRUPT"  # Lua itself failed: the bytes of the record are wrong
     if "invalid bulk length" in text or "query buffer" in text:
         return "SIZE"
+    if _NO_COMMAND.search(text):
+        return "COMMAND"
+    if "cluster support disabled" in text:
+        return "ALONE"
     if "out of range" in text and "DB" in text:
         return "DATABASE"
     if "cluster support disabled" in text:
