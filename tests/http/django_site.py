@@ -54,7 +54,7 @@ from django.db import connection, transaction
 from django.http import FileResponse, Http404, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.test import override_settings
 from django.urls import path
-from django.utils.decorators import sync_and_async_middleware
+from django.utils.decorators import sync_and_async_middleware, sync_only_middleware
 from rest_framework import exceptions, serializers
 from rest_framework.decorators import api_view
 from rest_framework.response import Response
@@ -118,6 +118,18 @@ def inner(get_response: Any) -> Any:
         return get_response(request)
 
     return blocking
+
+
+@sync_only_middleware
+def blocking(get_response: Any) -> Any:
+    """Does nothing. Django runs it in a thread, also under ASGI."""
+    return get_response
+
+
+@sync_and_async_middleware
+def awaiting(get_response: Any) -> Any:
+    """Does nothing."""
+    return get_response
 
 
 def charge(request: Any) -> HttpResponse:

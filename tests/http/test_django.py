@@ -13,6 +13,7 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
@@ -354,8 +355,9 @@ async def ask(site: Site, path: str, *, leave: bool = False) -> tuple[int, bytes
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 @pytest.mark.parametrize("path", ["/stream/late", "/stream-async/late"])
 @pytest.mark.parametrize("most, then", [(100, (200, b"12")), (1, (410, b"{"))])
+@pytest.mark.parametrize("outside", ["awaiting", "blocking"])
 def test_asgi_a_stream_whose_client_left_before_it_began_is_taken_all_the_same(
-    path: str, most: int, then: tuple[int, bytes], tmp_path: Path
+    path: str, most: int, then: tuple[int, bytes], outside: str, tmp_path: Path
 ):
     async def run() -> tuple[int, bytes]:
         assert (await ask(site, path, leave=True)) == (0, b"")
@@ -363,7 +365,9 @@ def test_asgi_a_stream_whose_client_left_before_it_began_is_taken_all_the_same(
             pass
         return answer
 
-    site = Site("asgi", tmp_path, max_result_bytes=most)
+    layers = [f"tests.http.django_site.{outside}", *settings.MIDDLEWARE]
+    with override_settings(MIDDLEWARE=layers):
+        site = Site("asgi", tmp_path, max_result_bytes=most)
     status, body = asyncio.run(run())
     assert (status, body[: len(then[1])]) == then
     assert seen == ["late"]
@@ -425,6 +429,35 @@ async def test_asgi_a_blocking_stream_ends_its_key_too(
     assert again.status_code == then
     if then == 200:
         assert again.content == b"12"
+
+
+@pytest.mark.item("E5", "E7", "T1")
+@pytest.mark.parametrize("taken", [0, 1])
+def test_wsgi_a_stream_that_is_dropped_ends_its_key(taken: int, tmp_path: Path):
+    """By a server that does not close it, or, under ASGI, by a middleware outside that was cancelled."""
+
+    def asked() -> Any:
+        return layer(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+
+    with override_settings(TWICESAFE={"store": f"sqlite:///{tmp_path / 'keys.db'}"}):
+        layer = IdempotencyMiddleware(lambda request: django_site.stream(request, "whole"))
+    response = asked()
+    for _ in range(taken):
+        assert next(iter(response)) == b"1"
+    del response
+    gc.collect()
+    assert asked().status_code == 500
+
+
+@pytest.mark.item("E4", "T1")
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_wsgi_an_async_stream_that_fails_ends_its_key(tmp_path: Path):
+    """Django takes all of it before the response begins."""
+    site = Site("wsgi", tmp_path)
+    first, again = site.twice("/stream-async/cut")
+    assert (first.status, again.problem) == (500, "outcome-unknown")
+    assert seen == ["cut"]
+    site.close()
 
 
 @pytest.mark.item("R8", "T1")

@@ -80,13 +80,14 @@ class IdempotencyMiddleware:
         try:
             response = self.get_response(request)
             streams = exchange.begin(response)
+            parts = iter(response) if streams else None  # takes all of an async stream
         except BaseException as error:
             exchange.noticed(error)
             self.end(exchange)
             raise
-        if streams:
+        if parts is not None:
             exchange.claim.leave_context()  # the stream may be taken or closed in another context
-            return _streaming(response, Stream(self, exchange, iter(response)))
+            return _streaming(response, Stream(self, exchange, parts))
         return _answer(self.end(exchange), response)
 
     def settle(self, exchange: DjangoExchange) -> ExchangeEnded:

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
+from django.db import close_old_connections
 
 from ..._values.settings import seconds
 from ._exchange import DjangoExchange
@@ -69,6 +70,9 @@ class Stream:
             next(self, None)
         self._end()
 
+    def __del__(self) -> None:
+        self._end()  # nothing can take its parts any more
+
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
@@ -108,12 +112,21 @@ class BlockingStream(Stream):
             return False
 
     def close(self) -> None:
-        if (
-            self._is_on_the_loop()
-        ):  # Django drops the response if the client has already disconnected
-            self._layer.start(sync_to_async(super().close)())
+        """Django drops the response if the client has already disconnected.
+
+        Then the request has ended, and with it its thread: the loop may be waiting for the end of that thread,
+        and a close in it would wait for the loop.
+        """
+        if self._is_on_the_loop():
+            self._layer.start(sync_to_async(self._close_in_thread, thread_sensitive=False)())
         else:
             super().close()
+
+    def _close_in_thread(self) -> None:
+        try:
+            super().close()
+        finally:
+            close_old_connections()  # of this thread, which serves no request
 
     def __del__(self) -> None:
         if not self._ended and not self._loop.is_closed():  # its parts are lost
