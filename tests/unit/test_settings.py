@@ -192,7 +192,9 @@ class _Observes:
     async def __call__(self, event: object) -> None: ...
 
 
-@pytest.mark.parametrize("observer", [_observe, partial(_observe), _Observes()], ids=["function", "partial", "object"])
+@pytest.mark.parametrize(
+    "observer", [_observe, partial(_observe), _Observes()], ids=["function", "partial", "object"]
+)
 def test_an_observer_that_must_be_awaited_is_refused(observer: Any):
     """Each event made a coroutine that nothing awaited: the observer never ran."""
     for kind in (Receiver, AsyncReceiver):
