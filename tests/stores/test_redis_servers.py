@@ -529,7 +529,6 @@ def test_a_script_that_is_not_there_is_loaded(net: Network):
         (ResponseError("ERR unknown subcommand 'LOAD'. Try SCRIPT HELP."), ConfigurationError),
         (ResponseError("Unknown Redis command called from script script: 1f, on @user_script:5."), ConfigurationError),
         (ResponseError("Unknown command called from script script: on @user_script:5."), ConfigurationError),
-        (ResponseError("ERR This instance has cluster support disabled"), ConfigurationError),
     ],
 )  # fmt: skip
 def test_driver_errors_become_ours(error: Exception, kind: type[Exception]):
