@@ -25,7 +25,6 @@ from .._core.handler_profile import (
 from .._core.handler_scope import scope_of_function
 from .._core.protocol import Verdict
 from .._core.resolved_policy import ResolvedPolicy
-from .._values.breaker import Breaker
 from .._values.context import scope_of_context
 from .._values.fingerprint import field_names, stated
 from .._values.hidden_keys import HiddenKeys
@@ -37,7 +36,7 @@ from .._values.signed_key import require_signature
 from ..errors import ConfigurationError, stays_here
 from ..events._notifying import CarefulTracer, checked
 from ..stores._base import AsyncStore, Store
-from ..stores._urls import SERVERS, check_store, mask, place_of
+from ..stores._urls import mask
 from ._decorator import Decoration
 
 __all__ = [
@@ -45,7 +44,6 @@ __all__ = [
     "check_key",
     "check_receiver",
     "expect_parameter",
-    "fallback_of",
     "value_or_raise",
 ]
 
@@ -376,36 +374,6 @@ class _BreakerObserver:
     def __call__(self, event: events.Event) -> None:
         if self.guard is not None:
             self.guard.delivery_failed()
-
-
-def fallback_of(receiver: Any, breaker: Breaker, open_it: Callable[[str], Any]) -> Any:
-    """The breaker's fallback store, opened if it is a URL."""
-    if not isinstance(breaker, Breaker):
-        raise ConfigurationError(f"breaker must be a Breaker(…), not {type(breaker).__name__}")
-    given = breaker.fallback
-    if given is None:
-        return None
-    if given is receiver.store or _is_on_same_server(given, receiver.store):
-        raise ConfigurationError(
-            f"the fallback of the breaker is the store itself ({receiver.store.url}): it fails when the "
-            "store fails; name another store, or leave fallback out"
-        )
-    store = open_it(given) if isinstance(given, str) else given
-    check_store(receiver, store)
-    return store
-
-
-def _is_on_same_server(given: Any, store: Any) -> bool:
-    """Two stores in memory have the same URL, but are different stores."""
-    if "memory:" in store.url:
-        return False
-    if isinstance(given, str):
-        return mask(given) == store.url and place_of(given, SERVERS) == _server(store)
-    return getattr(given, "url", "") == store.url and _server(given) == _server(store)
-
-
-def _server(store: Any) -> str:
-    return place_of(f"?{getattr(store, 'place', '')}", SERVERS)
 
 
 def value_or_raise(answer: Outcome[Any] | Raised) -> Outcome[Any]:

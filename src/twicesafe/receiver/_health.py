@@ -15,6 +15,7 @@ from .._values.clocks import since_boot
 from .._values.keys import Key
 from .._values.records import Record, Stats
 from ..errors import TwicesafeError
+from ..stores._base import Finding
 from ._operator_flows import sampled
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cached",
+    "about_fallback",
+    "fallback_answers",
+    "fallback_answers_async",
     "is_reachable",
     "is_reachable_async",
     "judge_now",
@@ -58,7 +62,7 @@ def take_signs(
         took = since_boot() - began
         return _signs(receiver, took, (count or receiver.sample)() if stats is None else stats)
     except TwicesafeError as error:
-        return _unanswered(receiver, str(error), _fallback_answers(receiver))
+        return _unanswered(receiver, str(error), fallback_answers(receiver))
 
 
 async def take_signs_async(
@@ -79,7 +83,7 @@ async def take_signs_async(
         counted = await (count or receiver.sample)() if stats is None else stats
         return _signs(receiver, took, counted)
     except (TwicesafeError, TimeoutError) as error:
-        return _unanswered(receiver, _text(error), await _fallback_answers_async(receiver))
+        return _unanswered(receiver, _text(error), await fallback_answers_async(receiver))
 
 
 def is_reachable(receiver: Receiver) -> str | None:
@@ -87,7 +91,7 @@ def is_reachable(receiver: Receiver) -> str | None:
     try:
         receiver.record(_PROBE)
     except TwicesafeError as error:
-        return None if _fallback_answers(receiver) else str(error)
+        return None if fallback_answers(receiver) else str(error)
     return None
 
 
@@ -98,11 +102,11 @@ async def is_reachable_async(receiver: AsyncReceiver) -> str | None:
         async with asyncio.timeout(PROBE_TIMEOUT):
             await receiver.record(_PROBE)
     except (TwicesafeError, TimeoutError) as error:
-        return None if await _fallback_answers_async(receiver) else _text(error)
+        return None if await fallback_answers_async(receiver) else _text(error)
     return None
 
 
-def _fallback_answers(receiver: Receiver) -> bool:
+def fallback_answers(receiver: Receiver) -> bool:
     """Also before the circuit opens: a service that is out of rotation makes no claim that could open it."""
     if receiver._fallback is None:
         return False
@@ -113,7 +117,7 @@ def _fallback_answers(receiver: Receiver) -> bool:
     return True
 
 
-async def _fallback_answers_async(receiver: AsyncReceiver) -> bool:
+async def fallback_answers_async(receiver: AsyncReceiver) -> bool:
     import asyncio
 
     if receiver._fallback is None:
@@ -124,6 +128,17 @@ async def _fallback_answers_async(receiver: AsyncReceiver) -> bool:
     except (TwicesafeError, TimeoutError):
         return False
     return True
+
+
+def about_fallback(fallback: Any, answers: bool) -> list[Finding]:
+    """The finding of a doctor about the fallback store, which nothing else needs until an outage."""
+    if fallback is None:
+        return []
+    name = f"the fallback store {fallback.url} of the circuit breaker"
+    if answers:
+        return [Finding("ok", f"{name} answers")]
+    remedy = "check its server and its URL: in an outage of the store, claims would be refused"
+    return [Finding("warn", f"{name} does not answer", remedy)]
 
 
 def _text(error: Exception) -> str:

@@ -113,13 +113,16 @@ class Inspection(OperatorFlows):
     def doctor(self) -> list[Finding]:
         """Check the settings that the guarantees depend on, the sweep, and the newest records."""
         from ..planning import measured_from
+        from ._health import about_fallback, fallback_answers
 
+        answers = fallback_answers(cast("Receiver", self))
         stats, newest = self._runtime.run(self._together(Survey(), Browse(LOOKED_AT)))
         return [
             *self._runtime.store.doctor(),
             *about_secret(self._runtime.run(problem_with_secret(self._hidden))),
             *unread(stats),
             *unswept(stats),
+            *about_fallback(self._fallback, answers),
             *measured_from(newest.view()).findings(),
         ]
 
@@ -204,12 +207,15 @@ class AsyncInspection(OperatorFlows):
     async def doctor(self) -> list[Finding]:
         """Check the settings that the guarantees depend on, the sweep, and the newest records."""
         from ..planning import measured_from
+        from ._health import about_fallback, fallback_answers_async
 
+        answers = await fallback_answers_async(cast("AsyncReceiver", self))
         stats, newest = await self._runtime.run(self._together(Survey(), Browse(LOOKED_AT)))
         return [
             *await self._runtime.store.doctor(),
             *about_secret(await self._runtime.run(problem_with_secret(self._hidden))),
             *unread(stats),
             *unswept(stats),
+            *about_fallback(self._fallback, answers),
             *measured_from(newest.view()).findings(),
         ]

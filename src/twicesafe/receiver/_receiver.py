@@ -24,12 +24,13 @@ from .._values.policy import Policy
 from ..errors import ConfigurationError, StoreUnavailableError, UsageError
 from ..stores._base import AsyncStore, Store
 from ..stores._urls import check_store, default_url, mask, open_async_store, open_store
-from ._base import fallback_of, value_or_raise
+from ._base import value_or_raise
 from ._batches import calls_of, checked_concurrency, merged
 from ._claim import AsyncClaim, Claim
 from ._completion import AsyncCompletes, Completes
 from ._decorator import AsyncDecorator, Decoration, Decorator
 from ._durable import AsyncDurables, Durables
+from ._fallback import async_fallback_of, fallback_of
 from ._inspection import AsyncInspection, Inspection
 from ._operators import AsyncOperators, Operators
 from ._run_operators import AsyncRunOperators, RunOperators
@@ -72,7 +73,7 @@ class Receiver(Decorator, Durables, Completes, RunOperators, Inspection, Operato
         self._upkeep = []
         self._runtime = BlockingRuntime(store, notify=notify, cache=cache)
         if breaker is not None:
-            self._fallback = fallback_of(self, breaker, open_store)
+            self._fallback = fallback_of(self, breaker)
             self._breaker.guard = self._runtime.break_circuit(breaker, self._fallback)
 
     @classmethod
@@ -236,7 +237,7 @@ class AsyncReceiver(
         self._upkeep = []
         self._runtime = EventLoopRuntime(store, notify=notify, cache=cache)
         if breaker is not None:
-            self._fallback = fallback_of(self, breaker, open_async_store)
+            self._fallback = async_fallback_of(self, breaker)
             self._breaker.guard = self._runtime.break_circuit(breaker, self._fallback)
 
     @classmethod

@@ -35,6 +35,7 @@ __all__ = [
     "expect_once",
     "expect_seconds",
     "identifier",
+    "is_embedded",
     "is_missing",
     "mask",
     "name_of",
@@ -160,6 +161,12 @@ def is_missing(url: str) -> bool:
     """Whether this store is a missing file, which opening would create."""
     missing: bool = _class_for(url, "").missing(plain_url(url))
     return missing
+
+
+def is_embedded(url: str) -> bool:
+    """Whether this store has no server: it is in this process, or a file."""
+    embedded: bool = _class_for(url, "").recalls
+    return embedded
 
 
 def script_of(url: str) -> str:

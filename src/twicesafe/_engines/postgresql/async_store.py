@@ -33,7 +33,7 @@ from .outbox_programs import PostgresOutbox, wakeup_id
 from .programs import PostgresPrograms
 from .request_programs import READS
 from .session import set_up_session
-from .settings import Settings, pooler_met
+from .settings import Settings, checked, pooler_met
 from .statements import NOW
 from .store import BATCH, CAPABILITIES, POLL, UNMARKED, PostgresStore
 from .wakeups import AsyncListener
@@ -306,7 +306,7 @@ class AsyncPostgresStore(AsyncStoreBase):
     @classmethod
     def open(cls, url: str) -> Self:
         require("psycopg")
-        return super().open(url)
+        return cls(checked(Settings.of(url)))
 
     def mark(self, sql: str) -> str:
         return UNMARKED(sql)

@@ -12,7 +12,7 @@ from ...errors import ConfigurationError, SchemaVersionError, StoreError, StoreU
 from ...stores._certificates import check_certificates
 from ...stores._urls import check_driver_options, identifier, mask, options_of
 
-__all__ = ["NOT_FREE", "Settings", "code_of", "explain", "percents", "pooler_met"]
+__all__ = ["NOT_FREE", "Settings", "checked", "code_of", "explain", "percents", "pooler_met"]
 
 NOT_FREE: Final = "55P03"
 """SQLSTATE: a lock was not free within our time-out."""
@@ -132,6 +132,18 @@ def period(text: str) -> float:
         "use a minute or more, such as 30m, 6h or 1d; a quarter of the retention is a good choice",
     )
     return found
+
+
+def checked(settings: Settings) -> Settings:
+    """Refuse an option that libpq does not know before it connects."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        conninfo_to_dict(settings.dsn)
+    except ProgrammingError as error:
+        raise explain(error, settings.url) from error
+    return settings
 
 
 def percents(sql: str) -> str:
