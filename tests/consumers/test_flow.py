@@ -255,7 +255,7 @@ def test_a_store_that_has_lost_its_tables_is_an_outage_that_says_what_to_do() ->
     assert bench.record("a").attempt == 1
 
 
-def test_a_record_that_cannot_be_read_is_told_and_asked_again() -> None:
+def test_a_record_that_cannot_be_read_is_reported_and_asked_for_again() -> None:
     bench = Bench()
     bench.refusal = CorruptRecordError("its record cannot be read")
     bench.fetched(message("a"))
