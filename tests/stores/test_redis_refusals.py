@@ -44,7 +44,7 @@ OWNER = b"o" * 16
 
 
 @pytest.mark.parametrize("engine", ["valkey", "redis7"])
-@pytest.mark.parametrize("lacking", ["-set", "-get", "-time", "-evalsha"])
+@pytest.mark.parametrize("lacking", ["-set", "-get", "-time", "-evalsha", "-script|load"])
 def test_what_an_acl_refuses_is_not_a_corrupt_record(
     own_server: Callable[..., Any], engine: str, lacking: str
 ):

@@ -56,6 +56,8 @@ class Rounds:
         """The servers of a search, by their nodes."""
         self._may_reconnect = not self._scanned
         """A connection that was lost may be replaced, once: not within a search, because its server may have been."""
+        self._not_loaded: Exception | None = None
+        """Why a server did not load a script."""
         self._suspect: Address | None = None
         """In this round, this server did not answer, or could not serve a command."""
         self._moved = False
@@ -81,6 +83,8 @@ class Rounds:
                 for index, answer in zip(indexes[address], answers, strict=True):
                     if index is not None:
                         self._take(index, answer, address, trusted, turn)
+                    elif isinstance(answer, Exception):
+                        self._not_loaded = answer
                 self._check_replicas(indexes[address], answers)
             if any(isinstance(answers, Exception) for answers in answered.values()):
                 self._may_reconnect = False
@@ -92,8 +96,13 @@ class Rounds:
                         break
             if not self._todo:
                 break
-        where = self._settings.url
-        return [explain(r, where) if isinstance(r, Exception) else r for r in self._replies]
+        return [self._explained(r) if isinstance(r, Exception) else r for r in self._replies]
+
+    def _explained(self, error: Exception) -> Exception:
+        """A script that is missing to the end could not be loaded: then the server said why."""
+        if code_of(error) == "NOSCRIPT" and self._not_loaded is not None:
+            error = self._not_loaded
+        return explain(error, self._settings.url)
 
     # -- what is sent -----------------------------------------------------------------------------
 
