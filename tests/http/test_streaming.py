@@ -365,6 +365,27 @@ def test_wsgi_only_a_second_head_has_exc_info():
     assert heads == [("500",)]
 
 
+@pytest.mark.item("E4")
+def test_wsgi_the_problem_is_sent_to_its_end_on_uwsgi_too():
+    """uWSGI takes a head with `exc_info`, and yet raises: the head went out alone, without its body."""
+    heads: list[str] = []
+
+    def uwsgi(status: str, fields: Any, *error: Any) -> None:
+        heads.append(status[:3])
+        if error:
+            raise SystemError("uwsgi_spit returned a result with an exception set")
+
+    def app(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        raise RuntimeError("a bug")
+        yield b""
+
+    server = WsgiServer(app)
+    server.start_response = uwsgi  # type: ignore[method-assign, assignment]
+    assert "outcome-unknown" in server()[-1]
+    assert heads == ["200", "500"]
+
+
 @pytest.mark.item("E6")
 def test_wsgi_a_short_body_is_refused_and_a_terminated_one_is_read_to_its_end():
     server = WsgiServer(streaming(b"1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
@@ -120,5 +121,6 @@ def answer(
     if error is None:
         start_response(status, lines)
     else:
-        start_response(status, lines, (type(error), error, error.__traceback__))
+        with suppress(SystemError):  # uWSGI takes the head, and yet raises this
+            start_response(status, lines, (type(error), error, error.__traceback__))
     return [response.body]
