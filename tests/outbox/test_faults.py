@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 
 from tests.outbox.stage import AsyncBroker, Broker, RelayMode, begin, connect
-from twicesafe import BrokerUnavailableError, SchemaVersionError, StoreUnavailableError
-from twicesafe._core.outbox.requests import Message
+from tests.polling import until
+from twicesafe import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    SchemaVersionError,
+    StoreUnavailableError,
+)
+from twicesafe._core.outbox.requests import Fetch, Message
 from twicesafe.events import Event, StoreFailed
 from twicesafe.outbox import AsyncOutbox, AsyncOutboxRelay, Outbox, OutboxRelay
 
@@ -78,6 +84,63 @@ def test_a_relay_drains_after_the_server_cut_idle_connections(
         end_sessions(url)
     assert relay.drain() == 2
     assert broker.bodies == ["1", "2"]
+
+
+def test_a_relay_goes_on_when_the_store_refused_it_for_a_while(
+    mode: RelayMode, outbox: Outbox, put: Put, broker: Broker
+):
+    """A grant that was taken away and given back, a password that was refused. It ended the relay, silently."""
+    failed: set[str] = set()
+    refusing = threading.Event()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, StoreFailed) and "lacks a privilege" in event.error:
+            failed.add(event.operation)
+
+    relay = mode.relay(broker, lease=0.3, observers=[observe])
+    port = relay.own._port
+    perform = port.perform
+
+    def refuse_or(request: Any) -> Any:
+        if refusing.is_set():
+            raise ConfigurationError("the role lacks a privilege")
+        return perform(request)
+
+    port.perform = refuse_or
+    put("1")
+    relay.start()
+    broker.wait_for(1, 60)
+    refusing.set()
+    until(lambda: "outbox_heartbeat" in failed)
+    refusing.clear()
+    put("2")
+    broker.wait_for(2, 60)
+    relay.stop()
+    assert outbox.depth().relays == 0
+    refusing.set()
+    with pytest.raises(ConfigurationError, match="lacks a privilege"):
+        relay.drain()
+
+
+def test_a_relay_that_ends_by_an_error_is_logged(
+    mode: RelayMode, put: Put, broker: Broker, caplog: pytest.LogCaptureFixture
+):
+    """Without a word, its owner would learn it when it is stopped."""
+    relay = mode.relay(broker)
+
+    perform = relay.own._port.perform
+
+    def fail_or(request: Any) -> Any:
+        if isinstance(request, Fetch):
+            raise RuntimeError("a bug")
+        return perform(request)
+
+    relay.own._port.perform = fail_or
+    relay.start()
+    until(lambda: not relay.own.running, 60)
+    assert "the relay has ended" in caplog.text
+    with pytest.raises(RuntimeError, match="a bug"):
+        relay.stop()
 
 
 # --- adding ----------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from ._relay_base import (
     hangs,
     publisher_from,
     runtime,
+    tell_end,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class OutboxRelay(RelayBase):
                 runner.run()
             except BaseException as error:  # raised by `stop`
                 self._failed = error
+                tell_end(error)
 
         self._thread = threading.Thread(target=work, name="twicesafe-relay", daemon=True)
         self._thread.start()
@@ -220,6 +222,7 @@ class AsyncOutboxRelay(RelayBase):
 
         runner = await self._prepared()
         self._task = asyncio.create_task(runner.run(), name="twicesafe-relay")
+        self._task.add_done_callback(_tell_end)
         return self
 
     async def run(self) -> None:
@@ -294,3 +297,9 @@ class AsyncOutboxRelay(RelayBase):
         state = self._new_state(self.store.capabilities.wake, until_empty)
         self._runner = runtime().AsyncRelayRunner(state, self._adapted, port.perform, port.listen)
         return self._runner
+
+
+def _tell_end(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        tell_end(error)

@@ -6,6 +6,7 @@ Each mistake has an error that shows the right call.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias, TypedDict
 
@@ -31,7 +32,10 @@ __all__ = [
     "hangs",
     "publisher_from",
     "runtime",
+    "tell_end",
 ]
+
+_log = logging.getLogger("twicesafe")
 
 BACKOFF: Final = Backoff(first=0.5, factor=2, most=60)
 
@@ -190,6 +194,11 @@ def hangs(grace: float) -> TimeoutError:
         f"the publisher did not return within grace={grace:g} s, and the relay still waits for it; check the "
         "broker, then call stop again; if the process exits now, these messages may be published again"
     )
+
+
+def tell_end(error: BaseException) -> None:
+    """Log that a relay ends by itself. Its owner gets the error from `stop`, perhaps much later."""
+    _log.error("the relay has ended by an error and publishes nothing more", exc_info=error)
 
 
 def runtime() -> Any:

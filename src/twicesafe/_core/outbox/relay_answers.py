@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ... import events
 from ..._values.keys import chance
-from ...errors import BrokerUnavailableError, StoreError, TwicesafeError, text_of
+from ...errors import BrokerUnavailableError, TwicesafeError, text_of
 from .publisher import NOT_TRIED, NotNow
 from .relay_lease import REST, RelayState
 from .requests import Pending, Setback, Settle
@@ -203,7 +203,7 @@ class RelayAnswers:
         self.suspects.pop(lane, None)
         self.alone.pop(lane, None)
 
-    def _outage(self, what: str, error: StoreError) -> None:
+    def _outage(self, what: str, error: TwicesafeError) -> None:
         state = self.state
         state.outage = error
         self.outages += 1

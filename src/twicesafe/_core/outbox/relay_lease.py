@@ -33,12 +33,13 @@ from ... import events
 from ..._values.cipher import Cipher
 from ..._values.keys import chance, new_owner
 from ..._values.policy import Backoff
-from ...errors import BrokerUnavailableError, StoreError, TwicesafeError
+from ...errors import BrokerUnavailableError, ConfigurationError, StoreError, TwicesafeError
 from ..commands import Flow
 from ..sample_schedule import SampleSchedule
 from .requests import Backlog, Depth, Heartbeat, LeasedSlots, Message
 
 __all__ = [
+    "STORE_FAILURES",
     "CheckBroker",
     "Collect",
     "GiveUp",
@@ -48,6 +49,9 @@ __all__ = [
     "RelayState",
     "keep_slots",
 ]
+
+STORE_FAILURES: Final = (StoreError, ConfigurationError)
+"""What a running relay survives: an outage, and a store that refuses it, perhaps until a grant is given back."""
 
 MARGIN: Final = 0.1
 """Fraction of the lease: a relay stops this much before the lease expires in the store."""
@@ -166,7 +170,7 @@ class RelayState:
         """Slots that the store says are not ours; written by the publish loop."""
         self.unwanted: frozenset[int] = frozenset()
         """Slots above our share: released once none of their rows is being published."""
-        self.unheld: StoreError | None = None
+        self.unheld: TwicesafeError | None = None
         """Why the last renewal failed."""
         # Written by the publish loop:
         self.drained = (self.unwanted, self.unwanted)
@@ -215,7 +219,7 @@ def keep_slots(state: RelayState) -> Flow[None]:
         give = drained if said_of is state.unwanted else frozenset()
         try:
             held: LeasedSlots = yield Heartbeat(state.owner, round(state.lease * 1000), give)
-        except StoreError as error:
+        except STORE_FAILURES as error:
             failures += 1
             state.unheld = error
             state.notify(events.StoreFailed(None, "outbox_heartbeat", str(error)))
@@ -249,7 +253,7 @@ def _leave_while_stuck(state: RelayState) -> Flow[None]:
 def _leave(state: RelayState) -> Flow[None]:
     try:
         yield Heartbeat(state.owner, 0, leave=True)
-    except StoreError as error:
+    except STORE_FAILURES as error:
         # The leases expire by themselves.
         state.notify(events.StoreFailed(None, "outbox_heartbeat", str(error)))
 
@@ -259,7 +263,7 @@ def _sample(state: RelayState, schedule: SampleSchedule) -> Flow[None]:
     with schedule.measured():
         try:
             depth: Depth = yield Backlog()
-        except StoreError:
+        except STORE_FAILURES:
             return
     state.notify(
         events.OutboxSampled(

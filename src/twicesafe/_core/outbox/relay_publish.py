@@ -19,11 +19,21 @@ from typing import Final
 
 from ... import events
 from ..._values.keys import chance
-from ...errors import BrokerUnavailableError, CorruptRecordError, StoreError
+from ...errors import BrokerUnavailableError, CorruptRecordError
 from ..commands import Flow
 from ..encrypting import decrypt_body
 from .relay_answers import RelayAnswers
-from .relay_lease import DEAF_POLL, REST, CheckBroker, Collect, GiveUp, Listen, Publish, RelayState
+from .relay_lease import (
+    DEAF_POLL,
+    REST,
+    STORE_FAILURES,
+    CheckBroker,
+    Collect,
+    GiveUp,
+    Listen,
+    Publish,
+    RelayState,
+)
 from .requests import Awake, Fetch, Fetched, Pending, Settle
 
 __all__ = ["publish_pending"]
@@ -102,7 +112,7 @@ class _PublishLoop(RelayAnswers):
             self._make_room()
         try:
             fetched: Fetched = yield Fetch(sorted(slots), state.batch, list(self.lanes))
-        except StoreError as error:
+        except STORE_FAILURES as error:
             self._outage("outbox_fetch", error)
             return None
         rows, self.compare = fetched.rows, False
@@ -234,7 +244,7 @@ class _PublishLoop(RelayAnswers):
             self.asleep = True
             try:
                 yield Listen(state.owner, self.pause)
-            except StoreError as error:
+            except STORE_FAILURES as error:
                 self._outage("outbox_listen", error)
         else:
             self._handle_answers((yield Collect(self.pause)))
@@ -242,7 +252,7 @@ class _PublishLoop(RelayAnswers):
     def _tell_awake(self) -> Flow[None]:
         try:
             yield Awake(self.state.owner)
-        except StoreError:
+        except STORE_FAILURES:
             return  # writers keep waking us without need, which costs them little
         self.asleep = False
 
@@ -270,7 +280,7 @@ class _PublishLoop(RelayAnswers):
                 if (yield todo):
                     state.doubted = slots  # until the keeper has renewed them
                 break
-            except StoreError as error:
+            except STORE_FAILURES as error:
                 self._outage("outbox_settle", error)
                 if repeats:
                     yield Collect(REST.delay(turn, chance(state.owner, turn)))
