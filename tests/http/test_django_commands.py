@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,16 @@ def test_check_with_a_database_looks_for_the_tables(tmp_path: Path) -> None:
     assert manage(tmp_path, "twicesafe", "migrate", store=empty).returncode == 0
     ran = manage(tmp_path, "check", "--database", "default", store=empty)
     assert (ran.returncode, "twicesafe" in ran.stderr) == (0, False), ran.stderr
+
+
+def test_check_of_a_newer_schema_does_not_advise_to_migrate(tmp_path: Path) -> None:
+    Receiver.open(f"sqlite:///{tmp_path}/keys.db").close()
+    with closing(sqlite3.connect(tmp_path / "keys.db")) as connection, connection:
+        connection.execute("UPDATE twicesafe_meta SET schema = 99")
+    ran = manage(tmp_path, "check", "--database", "default")
+    assert "twicesafe.W004" in ran.stderr
+    assert "upgrade twicesafe" in ran.stderr
+    assert "twicesafe migrate" not in ran.stderr
 
 
 def test_check_with_a_database_sees_the_url_as_the_first_request_does(tmp_path: Path) -> None:

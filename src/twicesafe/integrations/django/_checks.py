@@ -78,7 +78,10 @@ def check_store(app_configs: Any = None, databases: Any = None, **more: Any) -> 
         kept = [(name, text) for name, text in options if name != "migrate"]
         Receiver.open(f"{place}?{urlencode([*kept, ('migrate', 'false')])}").close()
     except SchemaVersionError as error:
-        hint = "run `manage.py twicesafe migrate`"
+        older = "migrate" in str(
+            error
+        )  # else they are of a newer version, which is to be installed
+        hint = "run `manage.py twicesafe migrate`" if older else None
         return [Warned(f"twicesafe: {error}", hint=hint, id="twicesafe.W004")]
     except TwicesafeError as error:
         return [Warned(f"twicesafe: {error}", id="twicesafe.W003")]
