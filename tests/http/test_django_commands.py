@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from twicesafe import Policy, Receiver
 from twicesafe.encryption import KeyRing
@@ -22,7 +27,7 @@ settings.configure(
         "twicesafe.integrations.django"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}},
     MIDDLEWARE=["django.contrib.sessions.middleware.SessionMiddleware", *ORDER],
-    TWICESAFE={"store": STORE, "encryption": RING},
+    TWICESAFE=SETTING,
 )
 urlpatterns = []
 if __name__ == "__main__":
@@ -34,10 +39,15 @@ GOOD, BAD = "[LOGIN, OURS]", "[OURS, LOGIN]"
 
 
 def manage(
-    folder: Path, *words: str, store: str = "sqlite:///keys.db", order: str = GOOD, ring: str = ""
+    folder: Path,
+    *words: str,
+    store: str = "sqlite:///keys.db",
+    order: str = GOOD,
+    ring: str = "",
+    setting: Any = None,
 ) -> subprocess.CompletedProcess[str]:
-    text = MANAGE.replace("ORDER", order).replace("STORE", repr(store))
-    text = text.replace("RING", repr(ring or None))
+    setting = {"store": store, "encryption": ring or None} if setting is None else setting
+    text = MANAGE.replace("ORDER", order).replace("SETTING", repr(setting))
     (folder / "manage.py").write_text(text)
     environment = {n: v for n, v in os.environ.items() if n != "TWICESAFE_STORE_URL"}
     return subprocess.run(
@@ -106,6 +116,16 @@ def test_check_with_a_database_looks_for_the_tables(tmp_path: Path) -> None:
     assert (ran.returncode, "twicesafe" in ran.stderr) == (0, False), ran.stderr
 
 
+def test_check_of_a_newer_schema_does_not_advise_to_migrate(tmp_path: Path) -> None:
+    Receiver.open(f"sqlite:///{tmp_path}/keys.db").close()
+    with closing(sqlite3.connect(tmp_path / "keys.db")) as connection, connection:
+        connection.execute("UPDATE twicesafe_meta SET schema = 99")
+    ran = manage(tmp_path, "check", "--database", "default")
+    assert "twicesafe.W004" in ran.stderr
+    assert "upgrade twicesafe" in ran.stderr
+    assert "twicesafe migrate" not in ran.stderr
+
+
 def test_check_with_a_database_sees_the_url_as_the_first_request_does(tmp_path: Path) -> None:
     (tmp_path / "keys.db").touch()
     ran = manage(
@@ -122,3 +142,29 @@ def test_a_fresh_project_migrates_and_a_check_creates_no_store(tmp_path: Path) -
     ran = manage(tmp_path, "check")
     assert (ran.returncode, "twicesafe" in ran.stderr) == (0, False), ran.stderr
     assert (tmp_path / "keys.db").read_bytes() == b""
+
+
+@pytest.mark.parametrize("order", [GOOD, "[LOGIN]"], ids=["middleware", "only commands"])
+@pytest.mark.parametrize(
+    "setting, says",
+    [
+        ("sqlite:///u:secret@keys.db", 'TWICESAFE = {"store": "sqlite:///keys.db"}'),
+        ({"stor": "sqlite:///keys.db"}, "did you mean 'store'"),
+        ({"store": None}, 'TWICESAFE = {"store": "sqlite:///keys.db"}'),
+        ({"store": "sqlite:///keys.db", "policy": "strict"}, "a dict of HTTP settings"),
+    ],
+)
+def test_a_setting_of_another_form_is_explained(
+    tmp_path: Path, setting: Any, says: str, order: str
+) -> None:
+    """A URL in place of the dict ended every command of Django, `check` too, in an AttributeError. With a
+    misspelt name, `manage.py twicesafe` silently took another store."""
+    for words in (["check"], ["check", "--database", "default"]):
+        ran = manage(tmp_path, *words, setting=setting, order=order)
+        assert (ran.returncode, "twicesafe.E001" in ran.stderr) == (1, True), ran.stderr
+    command = manage(tmp_path, "twicesafe", "stats", setting=setting)
+    assert command.returncode == 1
+    for said in (ran.stderr, command.stderr):
+        assert says in said
+        assert "Traceback" not in said
+        assert "secret" not in said

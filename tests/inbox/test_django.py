@@ -147,6 +147,7 @@ def test_the_admin_shows_records_and_messages_and_changes_nothing(project: Proje
     assert "record/?state=1 200 1 True False" in said
     assert "record/?state=4 200 0 True False" in said
     assert "outboxmessage/ 200 1 False False" in said
+    assert "local time True" in said, "with USE_TZ off it showed UTC"
     assert "one 200 0 False False" in said, "neither does the page of one message show its key"
     refused = [line for line in said if line.endswith(" 403")]
     assert len(refused) == 3, said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from zoneinfo import ZoneInfo
 
 from tests.inbox.project.settings import *  # noqa: F403
 
@@ -39,10 +40,12 @@ def visit() -> None:
     from django.contrib.auth.models import User
     from django.core.management import call_command
     from django.db import connection, transaction
-    from django.test import Client
+    from django.test import Client, override_settings
+    from django.utils.formats import date_format
 
+    from twicesafe._values.records import moment
     from twicesafe.integrations.django_inbox import open_inbox, open_outbox
-    from twicesafe.integrations.django_inbox.models import OutboxMessage
+    from twicesafe.integrations.django_inbox.models import OutboxMessage, Record
 
     call_command("migrate", verbosity=0)
     call_command("makemigrations", check=True, dry_run=True)
@@ -68,6 +71,10 @@ def visit() -> None:
             "completed" in text,
             "secret" in text,
         )
+    with override_settings(USE_TZ=False, TIME_ZONE="Asia/Tokyo"):
+        local = moment(Record.objects.get().changed_at).astimezone(ZoneInfo("Asia/Tokyo"))
+        text = client.get("/admin/twicesafe/record/").content.decode()
+        print("local time", date_format(local, "DATETIME_FORMAT") in text)
     for page in ("record/add/", "outboxmessage/add/", "outboxmessage/1/delete/"):
         print(page, client.post(f"/admin/twicesafe/{page}", {}).status_code)
     inbox.close()

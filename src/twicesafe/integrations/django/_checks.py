@@ -23,7 +23,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ... import Receiver
 from ...errors import ConfigurationError, SchemaVersionError, TwicesafeError
 from ...stores._urls import is_missing
-from ._settings import read
+from ._settings import read, setting
 
 __all__ = ["check_settings", "check_store"]
 
@@ -33,14 +33,16 @@ AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
     middleware = list(settings.MIDDLEWARE or ())
-    if OURS not in middleware:
-        return []
     found: list[CheckMessage] = []
     try:
+        if not setting() and OURS not in middleware:
+            return []
         _, store, _ = read()
         is_missing(store)  # refuses a URL that no store has
     except (ImproperlyConfigured, ConfigurationError, TypeError) as error:
         return [Error(str(error), id="twicesafe.E001")]
+    if OURS not in middleware:
+        return []
     if store.startswith("memory:") and not settings.DEBUG:
         found.append(
             Warned(
@@ -62,7 +64,10 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
 
 def check_store(app_configs: Any = None, databases: Any = None, **more: Any) -> list[CheckMessage]:
     """Opens the store as it is; it neither creates nor migrates it. ``databases``: None, if none was named."""
-    url = str((getattr(settings, "TWICESAFE", None) or {}).get("store", ""))
+    try:
+        url = setting().get("store", "")
+    except ImproperlyConfigured:
+        return []  # E001
     if not databases or not url.startswith(("sqlite", "postgresql", "mysql", "mariadb")):
         return []
     try:
@@ -73,7 +78,10 @@ def check_store(app_configs: Any = None, databases: Any = None, **more: Any) -> 
         kept = [(name, text) for name, text in options if name != "migrate"]
         Receiver.open(f"{place}?{urlencode([*kept, ('migrate', 'false')])}").close()
     except SchemaVersionError as error:
-        hint = "run `manage.py twicesafe migrate`"
+        older = "migrate" in str(
+            error
+        )  # else they are of a newer version, which is to be installed
+        hint = "run `manage.py twicesafe migrate`" if older else None
         return [Warned(f"twicesafe: {error}", hint=hint, id="twicesafe.W004")]
     except TwicesafeError as error:
         return [Warned(f"twicesafe: {error}", id="twicesafe.W003")]

@@ -21,9 +21,13 @@ from ..._values.cipher import Cipher
 from ..._values.settings import refuse_unknown
 from ...encryption import KeyRing
 
-__all__ = ["configured", "is_tested", "read"]
+__all__ = ["configured", "is_tested", "read", "setting"]
 
 _NAMES = ("store", "policy", "encryption", "test_store")
+_NEEDED = (
+    'twicesafe needs the setting TWICESAFE = {"store": "sqlite:///keys.db"}: the URL of a '
+    "store, and optionally a policy: a dict of HTTP settings or an HttpPolicy"
+)
 
 
 def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
@@ -37,16 +41,9 @@ def configured(*, awaits: bool) -> tuple[HttpPolicy, Any]:
 
 def read() -> tuple[HttpPolicy, str, Cipher | None]:
     """The policy, the URL of the store, which is not opened, and what encrypts responses."""
-    found = getattr(settings, "TWICESAFE", None)
-    if not isinstance(found, Mapping) or not isinstance(found.get("store"), str):
-        raise ImproperlyConfigured(
-            'twicesafe needs the setting TWICESAFE = {"store": "sqlite:///keys.db"}: the URL of a '
-            "store, and optionally a policy: a dict of HTTP settings or an HttpPolicy"
-        )
-    try:
-        refuse_unknown(map(str, found), _NAMES, "TWICESAFE setting")
-    except ConfigurationError as error:
-        raise ImproperlyConfigured(error.message) from error
+    found = setting()
+    if "store" not in found:
+        raise ImproperlyConfigured(_NEEDED)
     given = found.get("policy", {})
     policy = given if isinstance(given, HttpPolicy) else HttpPolicy().replace(**given)
     if policy.scope is DEFAULT_SCOPE:
@@ -54,6 +51,23 @@ def read() -> tuple[HttpPolicy, str, Cipher | None]:
     store = found.get("test_store", "memory://") if is_tested() else found["store"]
     encryption = found.get("encryption")
     return policy, store, KeyRing.load(encryption) if isinstance(encryption, str) else encryption
+
+
+def setting() -> Mapping[str, Any]:
+    """The setting TWICESAFE; empty: the project has none."""
+    found = getattr(settings, "TWICESAFE", None)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        raise ImproperlyConfigured(f"{_NEEDED}; it is {type(found).__name__}, not a dict")
+    try:
+        refuse_unknown(map(str, found), _NAMES, "TWICESAFE setting")
+    except ConfigurationError as error:
+        raise ImproperlyConfigured(error.message) from error
+    given = found.get("policy", {})
+    if not isinstance(found.get("store", ""), str) or not isinstance(given, Mapping | HttpPolicy):
+        raise ImproperlyConfigured(_NEEDED)
+    return found
 
 
 def is_tested() -> bool:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
+from django.utils import timezone
 
 from ..._engines.sql.commands import STATES
 from ..._values.records import moment
@@ -36,6 +37,12 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[misc]
         return False
 
 
+def _shown(milliseconds: int) -> datetime:
+    """In the project's time zone. With USE_TZ off, Django shows a time as it is."""
+    local: datetime = timezone.localtime(moment(milliseconds))
+    return local
+
+
 class StateFilter(admin.SimpleListFilter):  # type: ignore[misc]
     title = parameter_name = "state"
 
@@ -60,11 +67,11 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description="changed", ordering="changed_at")  # type: ignore[untyped-decorator]
     def changed(self, record: Record) -> datetime:
-        return record.changed
+        return _shown(record.changed_at)
 
     @admin.display(description="kept until", ordering="expires_at")  # type: ignore[untyped-decorator]
     def kept_until(self, record: Record) -> datetime | None:
-        return moment(record.expires_at) if record.expires_at else None
+        return _shown(record.expires_at) if record.expires_at else None
 
 
 @admin.register(OutboxMessage)
@@ -81,4 +88,4 @@ class OutboxMessageAdmin(ReadOnlyAdmin):
 
     @admin.display(description="added", ordering="created_at")  # type: ignore[untyped-decorator]
     def created(self, message: OutboxMessage) -> datetime:
-        return moment(message.created_at)
+        return _shown(message.created_at)

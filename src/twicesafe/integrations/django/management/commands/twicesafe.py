@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from django.apps import apps
-from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from ....._cli import main
 from .....errors import ConfigurationError
+from ..._settings import setting
 
 __all__ = ["Command"]
 
@@ -28,7 +30,12 @@ class Command(BaseCommand):  # type: ignore[misc]
 
     def run_from_argv(self, argv: list[str]) -> None:
         """All words belong to twicesafe, also ``--help`` and ``--version``."""
-        sys.exit(self._run(argv[2:]))
+        try:
+            status = self._run(argv[2:])
+        except CommandError as error:  # Django shows those of `handle` only
+            self.stderr.write(f"{type(error).__name__}: {error}")
+            status = 1
+        sys.exit(status)
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("words", nargs=argparse.REMAINDER)
@@ -40,7 +47,7 @@ class Command(BaseCommand):  # type: ignore[misc]
             raise CommandError(f"twicesafe ended with status {status}", returncode=status)
 
     def _run(self, words: list[str]) -> int:
-        found = {} if STORE in os.environ else {STORE: _store(), RING: _key_ring()}
+        found = {} if STORE in os.environ else _chosen()
         added = {name: value for name, value in found.items() if value and name not in os.environ}
         os.environ.update(added)
         try:
@@ -50,22 +57,23 @@ class Command(BaseCommand):  # type: ignore[misc]
                 del os.environ[name]
 
 
-def _key_ring() -> str:
-    """Empty: there is none, or it is an object that a command cannot load."""
-    ring = (getattr(settings, "TWICESAFE", None) or {}).get("encryption")
-    return ring if isinstance(ring, str) else ""
+def _chosen() -> dict[str, str]:
+    """The store and the key ring of the project. No key ring: there is none, or it is an object that a command
+    cannot load."""
+    try:
+        given = setting()
+        ring = given.get("encryption")
+        return {STORE: _store(given), RING: ring if isinstance(ring, str) else ""}
+    except (ImproperlyConfigured, ConfigurationError) as error:
+        raise CommandError(str(error)) from error
 
 
-def _store() -> str:
+def _store(given: Mapping[str, Any]) -> str:
     """Empty: the project has none, so the command line's own default applies."""
-    given = getattr(settings, "TWICESAFE", None) or {}
     if "store" in given:
         return str(given["store"])
     if apps.is_installed("twicesafe.integrations.django_inbox"):
         from ....django_inbox._opening import url_of
 
-        try:
-            return url_of("default")
-        except ConfigurationError as error:
-            raise CommandError(str(error)) from error
+        return url_of("default")
     return ""
