@@ -22,7 +22,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, Token
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from .._core.durable.run_requests import RecordStep
@@ -117,7 +117,8 @@ class Life:
     ) -> bool:
         assert self._token is not None
         _life.reset(self._token)
-        return isinstance(error, Died) and not self.alive
+        # In a task group, its death becomes a group of errors, or a cancellation of the handler.
+        return not self.alive and not isinstance(error, (NoneType, Exception, KeyboardInterrupt))
 
     def __repr__(self) -> str:
         end = "alive" if self.alive else f"died at {self.died_at!r}"

@@ -114,7 +114,11 @@ class LineTracer:
                 if block is not None and last in block:
                     if self.every_line:
                         _leave(life, frame, source, line)
-                elif self.every_line or line in source.awaits:
+                elif line in source.awaits or (
+                    self.every_line
+                    and line not in source.tries
+                    and not source.unlocks(line, frame.f_locals, frame.f_globals)
+                ):
                     crash_point("before " + shown(frame.f_code.co_name, file, line))
             return on_line
 
