@@ -57,7 +57,7 @@ def end_sessions(url: str) -> None:
 def test_an_operators_act_after_the_server_cut_idle_connections(
     act: str, mode: RelayMode, url: str, put: Put
 ):
-    """It must not run twice, so it cannot simply be sent again. Its operator is told nothing."""
+    """It must not run twice, so it cannot simply be sent again. The operator does not notice."""
     kind: Any = Outbox if mode.name == "sync" else AsyncOutbox
     broker = Broker()
     broker.refuses.add("bad")
@@ -125,7 +125,7 @@ def test_a_relay_goes_on_when_the_store_refused_it_for_a_while(
 def test_a_relay_that_ends_by_an_error_is_logged(
     mode: RelayMode, put: Put, broker: Broker, caplog: pytest.LogCaptureFixture
 ):
-    """Without a word, its owner would learn it when it is stopped."""
+    """Otherwise its owner would notice it only when the relay is stopped."""
     relay = mode.relay(broker)
 
     perform = relay.own._port.perform
