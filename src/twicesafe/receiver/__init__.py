@@ -11,6 +11,7 @@ _completion       runs the durable runs that are due; `_completer` keeps doing i
 _maintenance      sweeping on a timer; one node per interval runs it
 _operators        release, resolve, forget, sweep …; `_run_operators` for durable runs
 _inspection       records, counts, the audit trail; `_health` judges them
+_fallback         the store that a circuit breaker uses while the own store is down
 _operator_flows   the requests of operators as flows, for the blocking and the async classes
 """
 
