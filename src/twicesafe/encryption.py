@@ -8,11 +8,11 @@ A ring has one or more keys of 32 bytes, each with an id. The first one encrypts
 
     0xC1 "ts" 1 | length of the key id | key id | salt (16) | nonce (12) | AES-256-GCM ciphertext and tag
 
-Each process derives its own data keys from the ring's key (HKDF-Expand with HMAC-SHA-256, by a random salt) and
-takes a new one after 2**20 payloads. So the random nonces of a data key stay far below their limit (2**32), and a
-ring's key has no such limit. The head, the salt and the context are associated data. A payload that was changed,
-truncated, or copied to another record, state or message does not decrypt. Then the caller gets an error, and the
-handler does not run.
+Each process derives its own data keys from the ring's key (HKDF-Expand with HMAC-SHA-256, by a
+random salt) and takes a new one after 2**20 payloads. So the random nonces of a data key stay far
+below their limit (2**32), and a ring's key has no such limit. The head, the salt and the context
+are associated data. A payload that was changed, truncated, or copied to another record, state or
+message does not decrypt. Then the caller gets an error, and the handler does not run.
 
 A `KeyRing` needs the extra ``encryption``. `HiddenKeys`, which hide the text of keys and scopes, do not.
 """
@@ -53,8 +53,9 @@ _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,32}", re.ASCII)
 class KeyRing:
     """Encryption keys by id. The first key encrypts, all of them decrypt. Thread-safe.
 
-    ``plaintext="read"``: also accept records that were written before encryption was turned on. Use it only until
-    they have expired or are re-encrypted: it lets anyone who can write to the store plant an answer.
+    ``plaintext="read"``: also accept records that were written before encryption was turned on. Use
+    it only until they have expired or are re-encrypted: it lets anyone who can write to the store
+    plant an answer.
     """
 
     __slots__ = (

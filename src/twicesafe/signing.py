@@ -11,8 +11,9 @@ A signature is text, detached from the key:
 
     1.<algorithm>.<id of the signing key>.<end of validity, Unix seconds>.<signature, Base64url>
 
-It covers the version, the algorithm, the id, the end, the audience and the key, each with its length. The audience
-is not sent: a receiver knows its own. Each key of a verifier has one algorithm, so a signature cannot choose another.
+It covers the version, the algorithm, the id, the end, the audience and the key, each with its
+length. The audience is not sent: a receiver knows its own. Each key of a verifier has one
+algorithm, so a signature cannot choose another.
 
     hs3        HMAC-SHA3-256 with a shared secret of 32 bytes or more (default)
     mldsa44    ML-DSA-44 (FIPS 204), a public-key signature that is built to resist quantum computers
@@ -102,8 +103,9 @@ class KeySigner:
 class KeyVerifier:
     """Accepts keys that one of these parties signed for this audience, until the signature expires.
 
-    ``keys``: by the id of the signing key, a shared secret or an ML-DSA public key of `cryptography`. Several
-    are valid at once, so signers can change their keys one by one. ``leeway``: tolerated difference of clocks.
+    ``keys``: by the id of the signing key, a shared secret or an ML-DSA public key of
+    `cryptography`. Several are valid at once, so signers can change their keys one by one.
+    ``leeway``: tolerated difference of clocks.
     """
 
     def __init__(
@@ -127,8 +129,9 @@ class KeyVerifier:
     def load(cls, source: str) -> Self:
         """Load a verifier from a file (``file:/path?audience=payments``) or a variable (``env:NAME?audience=…``).
 
-        Its text has one ``id:algorithm:key`` per line (or separated by commas), the key in Base64: the secret of
-        ``hs3``, or the raw public key of ``mldsa44`` and ``mldsa65``. ``&leeway=30`` is `leeway`. It is read once.
+        Its text has one ``id:algorithm:key`` per line (or separated by commas), the key in Base64:
+        the secret of ``hs3``, or the raw public key of ``mldsa44`` and ``mldsa65``. ``&leeway=30``
+        is `leeway`. It is read once.
         """
         found = KeySource.of(source, ("audience", "leeway"), "signatures")
         expect("audience" in found.options, "signatures", found.place, "add ?audience=… to it")

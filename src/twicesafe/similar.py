@@ -7,14 +7,15 @@ and decides nothing.
     @near.watch
     def pay(request_id: str, text: str) -> str: ...
 
-A user clicked twice, and the form made two keys; or an agent repeated a request in other words. A receiver sees two
-keys and runs both. This module does not change that: it only reports the pair. Amounts, numbers, dates, ids and names
-must be equal; prose may differ. It reports a pair as the event `NearDuplicate`, in a metric, and by calling ``ask_user``.
+A user clicked twice, and the form made two keys; or an agent repeated a request in other words. A
+receiver sees two keys and runs both. This module does not change that: it only reports the pair.
+Amounts, numbers, dates, ids and names must be equal; prose may differ. It reports a pair as the
+event `NearDuplicate`, in a metric, and by calling ``ask_user``.
 
 ``prose="meaning"`` compares prose with a small embedding model instead of word by word (the extra ``semantic``).
 
-It takes no part in any decision. Its window is in this process and holds no readable text. Its own failures are logged
-and never fail a call.
+It takes no part in any decision. Its window is in this process and holds no readable text. Its own
+failures are logged and never fail a call.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _THRESHOLDS: Final = {"words": 0.6, "meaning": 0.83}
 class NearDuplicates:
     """Compares each new request with the recent ones of its scope. Thread-safe; one per process.
 
-    ``window``: how long a request is remembered. ``prose``: compare prose by its words or by its meaning, which needs
-    the extra ``semantic``. ``threshold``: report pairs whose prose is at least this similar, from 0
-    to 1; default: 0.6 for words and 0.83 for meaning. ``per_scope``, ``total``: how many requests
-    are remembered. ``ask_user``: called with each `NearDuplicate`, in the caller's thread, so it
-    must be quick; what it returns is ignored.
+    ``window``: how long a request is remembered. ``prose``: compare prose by its words or by its
+    meaning, which needs the extra ``semantic``. ``threshold``: report pairs whose prose is at least
+    this similar, from 0 to 1; default: 0.6 for words and 0.83 for meaning. ``per_scope``,
+    ``total``: how many requests are remembered. ``ask_user``: called with each `NearDuplicate`, in
+    the caller's thread, so it must be quick; what it returns is ignored.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """An action of an operator on a record that was listed before: done, or why not.
 
 A list is out of date when an operator acts on it. So each record is read again right before the
-action, and the store compares the fence and the lease in the same atomic request. A run that started or
-was renewed meanwhile keeps its claim, and an answer that was recorded meanwhile stays. Work that a
-worker is running is not touched, nor are the records of twicesafe itself: without its register, a home would have no
-region.
+action, and the store compares the fence and the lease in the same atomic request. A run that
+started or was renewed meanwhile keeps its claim, and an answer that was recorded meanwhile stays.
+Work that a worker is running is not touched, nor are the records of twicesafe itself: without its
+register, a home would have no region.
 
 The command line and the dashboard both use `act_on_listed` for all records that match.
 """

@@ -169,10 +169,10 @@ class PerformMany(msgspec.Struct, gc=False):
 class Launch(msgspec.Struct):
     """Run many handlers, at most `concurrency` at once; return those that finished.
 
-    First sent with `jobs`, then with none to ask for more, until all have ended. Reply: (index, reply) pairs, at
-    least one while any job is unfinished, and every job that ended within `linger` seconds.
-    `stop`: start no more, cancel what can be cancelled, and return all the rest. A `Detach`
-    settles its claim itself: its reply is `Returned` with the answer, or `Raised`.
+    First sent with `jobs`, then with none to ask for more, until all have ended. Reply: (index,
+    reply) pairs, at least one while any job is unfinished, and every job that ended within `linger`
+    seconds. `stop`: start no more, cancel what can be cancelled, and return all the rest. A
+    `Detach` settles its claim itself: its reply is `Returned` with the answer, or `Raised`.
     """
 
     jobs: list[tuple[int, Invoke | Detach]]

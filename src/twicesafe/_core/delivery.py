@@ -6,13 +6,13 @@
 The blocking and the async runtime run the same generators. They implement the protocol rules P2,
 P7, P9, P10 and P11; stores implement the others.
 
-The usual delivery takes the fast path, `deliver_fast`: plain calls instead of a generator. They call the functions of
-the flow in the same order, so the decisions are the same. If anything unusual happens, the delivery continues in the
-flow at that point: the store does not answer, another worker has the key, the handler raises, or the result is not
-recorded. A delivery that is unusual from the start (it has a timeout, or may run without the store) is a flow from the
-start. Manual claims and HTTP requests use the two halves, `admit_fast` and
-`settle_fast`. The lab runs every schedule on both paths, compares what happened, and looks for its
-mutants on both.
+The usual delivery takes the fast path, `deliver_fast`: plain calls instead of a generator. They
+call the functions of the flow in the same order, so the decisions are the same. If anything unusual
+happens, the delivery continues in the flow at that point: the store does not answer, another worker
+has the key, the handler raises, or the result is not recorded. A delivery that is unusual from the
+start (it has a timeout, or may run without the store) is a flow from the start. Manual claims and
+HTTP requests use the two halves, `admit_fast` and `settle_fast`. The lab runs every schedule on
+both paths, compares what happened, and looks for its mutants on both.
 """
 
 from __future__ import annotations

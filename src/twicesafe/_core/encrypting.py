@@ -1,7 +1,8 @@
 """The one place where payloads are encrypted on their way to a store, and decrypted on their way back.
 
-Without `encryption` in the policy, this costs one comparison. A payload that cannot be decrypted is an error for the
-caller and an event for the operator. It never starts a handler, and plaintext is never written instead.
+Without `encryption` in the policy, this costs one comparison. A payload that cannot be decrypted is
+an error for the caller and an event for the operator. It never starts a handler, and plaintext is
+never written instead.
 """
 
 from __future__ import annotations

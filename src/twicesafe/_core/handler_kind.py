@@ -1,7 +1,7 @@
 """Which kind of function a handler is, and the refusals of kinds whose work cannot be recorded here.
 
-Calling a generator function or a coroutine function runs none of its code. So the work must not count as done when the
-call returns.
+Calling a generator function or a coroutine function runs none of its code. So the work must not
+count as done when the call returns.
 """
 
 from __future__ import annotations

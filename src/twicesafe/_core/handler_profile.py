@@ -90,8 +90,9 @@ class HandlerProfile:
         self._no_arguments: bytes | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """`declared`, at its first use, if it could not be resolved before: a function is often decorated before
-        the classes that its annotation names are defined, such as the class of a method."""
+        """`declared`, at its first use, if it could not be resolved before: a function is often
+        decorated before the classes that its annotation names are defined, such as the class of a
+        method."""
         if name != "declared":
             raise AttributeError(name)
         function = self._returning()
@@ -199,9 +200,9 @@ def without_defaults(named: dict[str, Any], defaults: Mapping[str, Any]) -> dict
 def content_of(
     named: dict[str, Any], defaults: Mapping[str, Any], parameters: Sequence[str]
 ) -> Any:
-    """What a caller said. If that is only the first argument, and it has fields, it is used directly, so that a
-    mismatch names *them*; but not if they could be the arguments of another call: ship({"order": 1, "gift": 2}) is
-    not ship(1, 2).
+    """What a caller said. If that is only the first argument, and it has fields, it is used
+    directly, so that a mismatch names *them*; but not if they could be the arguments of another
+    call: ship({"order": 1, "gift": 2}) is not ship(1, 2).
     """
     said = without_defaults(named, defaults)
     if len(said) != 1 or not parameters or parameters[0] not in said:

@@ -40,8 +40,8 @@ from .unkept_results import because
 __all__ = ["accept", "accept_many", "accepted", "entry", "look_up", "receive"]
 
 FOREVER = 1e9
-"""Lease in seconds: here the transaction holds the claim, not a lease. Within such a claim its key is refused;
-within a receiver's, the record decides, because that claim may be in another store."""
+"""Lease in seconds: here the transaction holds the claim, not a lease. Within such a claim its key
+is refused; within a receiver's, the record decides, because that claim may be in another store."""
 
 DEFERRED_WAIT = 0.25
 """Seconds that a delivery waits for the last failure of its key to be written."""

@@ -208,11 +208,13 @@ def reencrypt(
     audited: Callable[[str], Flow[None]],
     steps: bool = False,
 ) -> Flow[ReencryptReport]:
-    """Encrypt recorded answers with the first key of the ring, newest first; `steps`: and the payloads of durable
-    runs that no worker has now. `audited("started")` runs before the first answer is rewritten.
+    """Encrypt recorded answers with the first key of the ring, newest first; `steps`: and the
+    payloads of durable runs that no worker has now. `audited("started")` runs before the first
+    answer is rewritten.
 
-    Answers that are recorded meanwhile have that key already. Documents of twicesafe itself stay readable. An answer that changes meanwhile is left
-    alone, so it may run beside deliveries, and again after a crash.
+    Answers that are recorded meanwhile have that key already. Documents of twicesafe itself stay
+    readable. An answer that changes meanwhile is left alone, so it may run beside deliveries, and
+    again after a crash.
     """
     renew: Callable[[bytes, bytes], bytes | None] | None = getattr(cipher, "reencrypt", None)
     if renew is None:

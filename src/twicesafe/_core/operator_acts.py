@@ -1,7 +1,8 @@
 """One audit entry for an operator's action on the whole store, such as a re-encryption.
 
-An audit trail belongs to a key, so the action gets a new key, in twicesafe's own scope. The record of that key is
-completed and has no result, so it needs no encryption. Like other records, it is kept for the retention of the policy.
+An audit trail belongs to a key, so the action gets a new key, in twicesafe's own scope. The record
+of that key is completed and has no result, so it needs no encryption. Like other records, it is
+kept for the retention of the policy.
 """
 
 from __future__ import annotations

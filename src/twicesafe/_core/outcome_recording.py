@@ -9,10 +9,10 @@
     stuck                 small requests of the same claim succeed and this one does not,
                           `FAILURES_ALONE` times in a row: without the payload
 
-The handler has run, so its effect has happened. A record that says *done* without a result is better
-than none: without a record the next delivery would run the handler again. A renewal of the same claim
-that changes nothing, and is granted, tells "stuck" from an outage. After it, the request is sent by itself, so that no
-other request of a batch can be the cause of its failure.
+The handler has run, so its effect has happened. A record that says *done* without a result is
+better than none: without a record the next delivery would run the handler again. A renewal of the
+same claim that changes nothing, and is granted, tells "stuck" from an outage. After it, the request
+is sent by itself, so that no other request of a batch can be the cause of its failure.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class OutcomeRecording:
             return True
         if self.alone >= FAILURES_ALONE and now - self.began >= RETRY_AT_LEAST:
             return True
-        # There is no time for a retry, and it failed by itself just now. Without its payload it may be recorded.
+        # There is no time for a retry, and it failed by itself just now. Without its payload it may
+        # be recorded.
         return self.alone > 0 and not self.claim.gone and not self._can_retry(then)
 
     def _drop_payload(self) -> None:
@@ -211,8 +212,8 @@ def _send_alone(one: OutcomeRecording) -> Flow[None]:
 def _reached(recordings: Sequence[OutcomeRecording]) -> Flow[list[OutcomeRecording]]:
     """The recordings whose claims the store can renew. A renewal by a millisecond changes no live lease.
 
-    A claim that the store refuses to renew is lost, or it is recorded and only the answer did not come: its payload
-    is not the cause. It is sent again here.
+    A claim that the store refuses to renew is lost, or it is recorded and only the answer did not
+    come: its payload is not the cause. It is sent again here.
     """
     asks = [Renew(one.ask.id, one.ask.owner, one.ask.fence, 1) for one in recordings]
     if len(asks) == 1:

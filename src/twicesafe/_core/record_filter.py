@@ -19,7 +19,8 @@ R = TypeVar("R")
 def readable(
     found: Iterable[T], parse: Callable[[T], R], name: Callable[[T], str], others: dict[str, None]
 ) -> list[R]:
-    """Parse those that can be read. The names of the rest are added to ``others``: one damaged record hides no other."""
+    """Parse those that can be read. The names of the rest are added to ``others``: one damaged
+    record hides no other."""
     parsed = []
     for each in found:
         try:

@@ -39,8 +39,8 @@ E = TypeVar("E", bound=StrEnum)
 
 PAGE: Final = 200
 LARGEST_PAGE: Final = 10_000
-"""Records that `records` reads at once: each page is twice as large as the one before. On Redis a page is a scan
-of all keys, so a long list in small pages would take hours."""
+"""Records that `records` reads at once: each page is twice as large as the one before. On Redis a
+page is a scan of all keys, so a long list in small pages would take hours."""
 
 MOST: Final = 2**31 - 1
 

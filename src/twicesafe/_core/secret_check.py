@@ -1,7 +1,8 @@
 """Refuses a secret for hidden keys that differs from the one that the store's records were made with.
 
-The secret is part of every identity. With another one, no key would find its record, and all work would run
-again. So the first claim of a process first claims `CHECK_KEY`, whose fingerprint is the check value of the secret.
+The secret is part of every identity. With another one, no key would find its record, and all work
+would run again. So the first claim of a process first claims `CHECK_KEY`, whose fingerprint is the
+check value of the secret.
 
 A store without that record is new, or its keys were readable until now. In a store with readable keys, too,
 hidden keys would find no record, so it is refused.

@@ -5,8 +5,8 @@
     fail        released for the next delivery after a back-off, or parked
     hold        outcome unknown, and the policy is at most once
 
-`settle_fast` is the fast path of `delivery` from here on. The value is encoded before the record says done. If the store refuses the record or does not
-answer, `outcome_recording` retries.
+`settle_fast` is the fast path of `delivery` from here on. The value is encoded before the record
+says done. If the store refuses the record or does not answer, `outcome_recording` retries.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A `HttpGuard` starts the flow of a request (`_core.http.flow`). Its policy decid
 holds the claim or lets a retry run. `perform` executes the flow's commands, for a blocking or an async
 claim. Each edge reads requests and sends responses in its own way.
 
-`admit_fast` and `settle_fast` run the usual request on an event loop by plain calls, without a generator. They
-make the flow's decisions, in the same order and with the same functions. If the receiver refuses the claim, or
-the store does not record the response, they continue in the flow.
+`admit_fast` and `settle_fast` run the usual request on an event loop by plain calls, without a
+generator. They make the flow's decisions, in the same order and with the same functions. If the
+receiver refuses the claim, or the store does not record the response, they continue in the flow.
 
 Without an `HttpPolicy`, the settings that both policies have (`lease`, `max_lease`, `retention`,
 `max_waiters`) come from the receiver's `Policy`. Its other settings do not apply to requests: a warning

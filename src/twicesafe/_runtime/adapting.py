@@ -106,8 +106,9 @@ class _OnOwnLoop:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped. asyncio ends it if a task exits (`sys.exit()`): then that task has its
-    error, and the others continue. Without the loop their callers would wait forever."""
+    """Run the loop until it is stopped. asyncio ends it if a task exits (`sys.exit()`): then that
+    task has its error, and the others continue. Without the loop their callers would wait
+    forever."""
     while True:
         try:
             return loop.run_forever()
@@ -116,9 +117,9 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class InThreads:
-    """A blocking object in its own worker threads. Handlers may keep the threads of `asyncio.to_thread` busy for
-    long; a broker would wait for its acknowledgement meanwhile. A call that hangs does not keep the program from
-    ending."""
+    """A blocking object in its own worker threads. Handlers may keep the threads of
+    `asyncio.to_thread` busy for long; a broker would wait for its acknowledgement meanwhile. A call
+    that hangs does not keep the program from ending."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing

@@ -311,8 +311,9 @@ class EventLoopFlowRun(FlowRun):
             return Raised(error)
 
     async def _on_transaction(self, command: OnTransaction) -> Any:
-        """A statement that is cancelled may be executed all the same: a BEGIN would leave the user's
-        connection in a transaction. So it ends before it is rolled back, in the background if that takes long."""
+        """A statement that is cancelled may be executed all the same: a BEGIN would leave the
+        user's connection in a transaction. So it ends before it is rolled back, in the background
+        if that takes long."""
         act = asyncio.ensure_future(getattr(command.transaction, command.act)(*command.args))
         try:
             return await asyncio.shield(act)

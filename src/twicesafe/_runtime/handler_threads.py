@@ -1,9 +1,10 @@
 """The threads of a blocking consumer's handlers, and of a relay's publisher: only as many run as they need.
 
-A thread that takes a job wakes one more thread if there are more jobs, and then runs its own. A handler that waits
-(for a server, a file) releases the interpreter to that other thread, which takes the next job, and so on. So all jobs
-wait at the same time. A handler that does not wait has ended before the other thread gets its turn, so
-one thread does all the work, without the cost of switching to another thread for each message.
+A thread that takes a job wakes one more thread if there are more jobs, and then runs its own. A
+handler that waits (for a server, a file) releases the interpreter to that other thread, which takes
+the next job, and so on. So all jobs wait at the same time. A handler that does not wait has ended
+before the other thread gets its turn, so one thread does all the work, without the cost of
+switching to another thread for each message.
 """
 
 from __future__ import annotations

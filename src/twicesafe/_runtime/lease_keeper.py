@@ -5,10 +5,11 @@
       └ most handlers end here: they cost one dict entry    └ worker stopped 10 % earlier
 
 It is a thread for async receivers too, so a blocked event loop keeps its claims. A failed renewal
-is retried soon, without limit; a *refused* one marks the claim as gone, unless its end is being recorded: the
-store renews no recorded claim, although its owner may not know yet that it is recorded. Nothing is renewed past
-``max_lease``: a hung handler loses its key. The thread ends when its keeper is garbage-collected,
-so a receiver that is dropped without `close` leaves no thread behind.
+is retried soon, without limit; a *refused* one marks the claim as gone, unless its end is being
+recorded: the store renews no recorded claim, although its owner may not know yet that it is
+recorded. Nothing is renewed past ``max_lease``: a hung handler loses its key. The thread ends when
+its keeper is garbage-collected, so a receiver that is dropped without `close` leaves no thread
+behind.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     give_up     the function raised: roll back; had it committed or rolled back itself before?
     rollback    never raises
 
-The flow that sends these is `_core.durable.transaction_step`. The SQL is the store's (`InTransaction`), in the
-dialect and with the placeholders of the user's connection.
+The flow that sends these is `_core.durable.transaction_step`. The SQL is the store's
+(`InTransaction`), in the dialect and with the placeholders of the user's connection.
 """
 
 from __future__ import annotations
@@ -192,8 +192,9 @@ class AsyncStepTransaction:
 
 
 def _may_have_ended(begun: Begun | AsyncBegun, error: BaseException) -> bool:
-    """Whether to look if the function ended the transaction itself. After an error of the database a transaction that
-    is gone proves nothing (a deadlock rolls it back), and a statement may still run after a cancellation."""
+    """Whether to look if the function ended the transaction itself. After an error of the database
+    a transaction that is gone proves nothing (a deadlock rolls it back), and a statement may still
+    run after a cancellation."""
     if not isinstance(error, Exception) or isinstance(error, TimeoutError):
         return False
     return not is_of_database(begun.transaction.dialect, error)

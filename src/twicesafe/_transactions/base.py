@@ -2,8 +2,10 @@
 
 A `Transaction` never begins or ends anything. `driver_errors` turns a driver's errors into ours.
 
-Whether it is open is read from the driver's own connection: the state that the server reported last. A wrapper
-(SQLAlchemy, Django) only knows its own calls, so a driver argument, an engine option or a raw COMMIT can make it wrong. PostgreSQL and MySQL send the state with their answers, SQLite keeps it in the connection.
+Whether it is open is read from the driver's own connection: the state that the server reported
+last. A wrapper (SQLAlchemy, Django) only knows its own calls, so a driver argument, an engine
+option or a raw COMMIT can make it wrong. PostgreSQL and MySQL send the state with their answers,
+SQLite keeps it in the connection.
 
     OPEN      the caller's transaction is open on the server
     BEGINS    none yet, but the next write begins one that only the caller ends

@@ -113,7 +113,8 @@ def explain(dialect: Dialect, error: Exception) -> TwicesafeError:
 
 
 def is_of_database(dialect: Dialect, error: BaseException) -> bool:
-    """Whether it comes from a statement that the database refused, which may have rolled back the whole transaction."""
+    """Whether it comes from a statement that the database refused, which may have rolled back the
+    whole transaction."""
     seen: BaseException | None = error
     while seen is not None:
         for cause in causes(seen):

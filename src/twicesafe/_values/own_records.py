@@ -1,7 +1,8 @@
 """The scopes of records that twicesafe keeps for itself, beside those of senders.
 
-They are about the store: which secret hides its keys, how far a follower came, which region serves a home, who swept it
-last. They are no answers to senders, so they are neither archived nor re-encrypted, and have no home among regions.
+They are about the store: which secret hides its keys, how far a follower came, which region serves
+a home, who swept it last. They are no answers to senders, so they are neither archived nor
+re-encrypted, and have no home among regions.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import msgspec
 __all__ = ["SIGNAL", "Step", "StepRecord", "StepState", "moment"]
 
 SIGNAL: Final = "twicesafe:signal:"
-"""A wait and its signal are recorded under this prefix and their name. A signal may come before a step of the same
-name has run, so the two must not share a record."""
+"""A wait and its signal are recorded under this prefix and their name. A signal may come before a
+step of the same name has run, so the two must not share a record."""
 
 
 _LAST: Final = 253_402_300_799_999

@@ -1,8 +1,9 @@
 """A wake-up for one waiting thread. A garbage collection and the end of the process may send it too.
 
-A `threading.Event` has a lock, which the waiting thread holds for moments. The garbage collector may run in that thread
-at such a moment. When the interpreter ends, a background thread may stop at such a moment, and the lock stays locked.
-In both cases, setting the event never returns. Here `set` waits for nothing.
+A `threading.Event` has a lock, which the waiting thread holds for moments. The garbage collector
+may run in that thread at such a moment. When the interpreter ends, a background thread may stop at
+such a moment, and the lock stays locked. In both cases, setting the event never returns. Here `set`
+waits for nothing.
 """
 
 from __future__ import annotations

@@ -4,13 +4,15 @@
     found = Archive.open("s3://answers/shop?region=eu-central-1").find(key)
     found.record.state, found.answer()
 
-`receiver.archive` copies answers, waits until they are durable there, and only then erases them in the store. The
-record stays as a tombstone until its retention ends, so a late duplicate still does not run. If the process is killed at any point, an answer is in the store, in the archive, or in both. No delivery ever reads an
-archive.
+`receiver.archive` copies answers, waits until they are durable there, and only then erases them in
+the store. The record stays as a tombstone until its retention ends, so a late duplicate still does
+not run. If the process is killed at any point, an answer is in the store, in the archive, or in
+both. No delivery ever reads an archive.
 
     <place>/day=2026-11-17/<time-sorted name>.jsonl        one file per batch and day of completion
 
-Files are written once and never changed. A result is the bytes that the store had, so an encrypted one stays encrypted.
+Files are written once and never changed. A result is the bytes that the store had, so an encrypted
+one stays encrypted.
 
 `_directory` and `_s3` are the places (`_places`); `_lines` is the format.
 """
@@ -41,8 +43,8 @@ class Archive:
 
     @classmethod
     def open(cls, url: str) -> Archive:
-        """The archive at ``s3://bucket/prefix?region=…&endpoint=…`` (needs the extra ``s3``), or in the directory
-        at this path, which is created when something is written."""
+        """The archive at ``s3://bucket/prefix?region=…&endpoint=…`` (needs the extra ``s3``), or in
+        the directory at this path, which is created when something is written."""
         expect(url, "archive", url, "use a path, or s3://bucket/prefix")
         if url.startswith("s3://"):
             from ._s3 import Bucket

@@ -78,8 +78,8 @@ class AsgiExchange:
         """The application has ended: a disconnect no longer matters to it."""
         self._delivered = self._streams = False
         self._head: Message | None = None
-        """The head of a response without a body. Some servers send a head at once, and then the client has the
-        whole response. So it is kept back until the record is written."""
+        """The head of a response without a body. Some servers send a head at once, and then the
+        client has the whole response. So it is kept back until the record is written."""
         self._linger_is_over = self._disconnect_reported = False
         self._is_told = False
         """The application may learn that its client has disconnected."""

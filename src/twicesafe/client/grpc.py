@@ -11,8 +11,8 @@ Each call gets an `idempotency-key`: derived from the current key while a handle
 retries: a `retryPolicy` in its service config sends the same metadata, and so the same key, again.
 To name the step, inject it: ``stub.Charge(request, metadata=inject([], step="charge-card"))``.
 
-With signed keys, ``KeyInterceptor(signer=…)`` signs, and ``SignedKeysRequired(verifier)`` among the `interceptors` of a
-server refuses what no trusted party signed, before the handler is called.
+With signed keys, ``KeyInterceptor(signer=…)`` signs, and ``SignedKeysRequired(verifier)`` among the
+`interceptors` of a server refuses what no trusted party signed, before the handler is called.
 """
 
 from __future__ import annotations

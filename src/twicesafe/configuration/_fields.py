@@ -7,8 +7,8 @@ A model is a frozen dataclass. Each field's annotation decides its kind:
     to: Url = ""                                        a URL; its password is never shown
     trusted: tuple[str, ...] = ()                       a list; separated by commas in a variable
 
-`check_fields` in ``__post_init__`` checks and converts all fields of a model, so a wrong value gets the same error
-from Python, a file or a variable.
+`check_fields` in ``__post_init__`` checks and converts all fields of a model, so a wrong value gets
+the same error from Python, a file or a variable.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     RELAY = Section("relay", RelayOptions, "Settings of `twicesafe relay`.")
 
-Names, defaults, kinds and bounds come from the fields of the model, and the meaning of each setting from
-the text under it. So the file, the variables, `config show`, the JSON schema and the reference all say the same.
+Names, defaults, kinds and bounds come from the fields of the model, and the meaning of each setting
+from the text under it. So the file, the variables, `config show`, the JSON schema and the reference
+all say the same.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
 
 Failures and order follow the same rules on every broker. Attempts are counted by the receiver's
 record, a failed message backs off without delaying others, and after the last attempt it goes to
-the dead letters. With an inbox, the effect and the record of a message commit together. With a Kafka transactional
-id, the messages that a handler publishes and the offset of its message commit together.
+the dead letters. With an inbox, the effect and the record of a message commit together. With a
+Kafka transactional id, the messages that a handler publishes and the offset of its message commit
+together.
 
     _consumer       `Consumer` and `AsyncConsumer`; what they share is in `_base`
     _calls          how a message becomes a call: its key, its handler, its dead letter

@@ -181,13 +181,14 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
 
         ``receiver``: lease mode, ``handle(message)``. ``inbox`` and ``connect``: transaction mode,
         ``handle(connection, message)`` in one transaction per message. Neither: Kafka transaction
-        mode, ``handle(transaction, message)``, with ``transactional_id=`` in a Kafka URL. ``key``: a function that returns the idempotency key of a message; default: the id that its producer
-        gave it. ``concurrency``: how many handlers run at once. ``batch``: how many messages are fetched
-        ahead. ``order``: with "key", messages of one key run one after the other, and wait behind one that
-        failed. ``dead_letter``: a publisher's URL with ``topic=``, or a function of message and error;
-        default: a place next to the source. ``recover``: a function of message, error and attempt that
-        decides what follows a failed attempt. For `AsyncConsumer` the handler is async, and ``connect``
-        returns an async context manager or an async connection.
+        mode, ``handle(transaction, message)``, with ``transactional_id=`` in a Kafka URL. ``key``:
+        a function that returns the idempotency key of a message; default: the id that its producer
+        gave it. ``concurrency``: how many handlers run at once. ``batch``: how many messages are
+        fetched ahead. ``order``: with "key", messages of one key run one after the other, and wait
+        behind one that failed. ``dead_letter``: a publisher's URL with ``topic=``, or a function of
+        message and error; default: a place next to the source. ``recover``: a function of message,
+        error and attempt that decides what follows a failed attempt. For `AsyncConsumer` the
+        handler is async, and ``connect`` returns an async context manager or an async connection.
         """
         return cls(
             opened(url, cls.__name__),
@@ -321,8 +322,8 @@ class ConsumerBase(MessageCalls, Generic[ReceiverT, InboxT]):
             _log.warning("consumer %s: %s; %s", self.source.name, one.problem, one.remedy)
 
     def _closes(self) -> bool:
-        """Stop and refuse further runs. False: leave the connections open, because a run that ends will close them,
-        or because they belong to the parent process.
+        """Stop and refuse further runs. False: leave the connections open, because a run that ends
+        will close them, or because they belong to the parent process.
         """
         self.stop()
         self._is_closed = True

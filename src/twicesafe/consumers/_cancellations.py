@@ -1,7 +1,7 @@
 """A cancellation that comes from inside a handler is that handler's failure, and no reason to end the consumer.
 
-The handler awaited something that was cancelled, cancelled its own task, or ran such code by `asyncio.run`. The
-functions that publish dead letters are treated the same.
+The handler awaited something that was cancelled, cancelled its own task, or ran such code by
+`asyncio.run`. The functions that publish dead letters are treated the same.
 
 If a handler forks and the child returns from the handler, the child exits: the claim, the transaction and the
 connections belong to its parent.

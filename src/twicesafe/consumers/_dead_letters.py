@@ -13,11 +13,11 @@ It keeps its id, so a replay runs under the same key. The headers:
     twicesafe-dead-lane       the key that parks its lane, if order matters
     twicesafe-dead-starts     the key that counts its starts, in transaction mode
 
-If the message is a dead letter already, of a consumer whose dead letters this one consumes, its headers of this kind get
-the prefix `twicesafe-dead-` a second time.
+If the message is a dead letter already, of a consumer whose dead letters this one consumes, its
+headers of this kind get the prefix `twicesafe-dead-` a second time.
 
-The headers make it larger than the message was. If the broker refuses it, a *brief* one follows, with only the headers
-that a replay needs and the beginning of the reason.
+The headers make it larger than the message was. If the broker refuses it, a *brief* one follows,
+with only the headers that a replay needs and the beginning of the reason.
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ def dead_message(
 
 
 def _kept_headers(message: Message, given: dict[str, str]) -> dict[str, str]:
-    """The message's own. If it is a dead letter itself, those that make it one get the prefix a second time, and a
-    replay takes that off again; unless it has died here before, and came back by other means than a replay."""
+    """The message's own. If it is a dead letter itself, those that make it one get the prefix a
+    second time, and a replay takes that off again; unless it has died here before, and came back by
+    other means than a replay."""
     before = [message.headers.get(PREFIX + name, "") for name in ("topic", "place")]
     is_back = before == [given["topic"], given["place"]]
     return {

@@ -1,10 +1,11 @@
 """Django's database connections, in handlers of consumers: those that have died are closed before each message.
 
-Django keeps a connection for each thread, and uses it even if the database has closed it. For each request, Django
-closes such connections itself (`close_old_connections`). A consumer has no requests. Without this, one restart of
-the database would make all later messages of a thread fail, and become dead letters. In transaction mode the
-message's transaction may be on Django's own connection, so this happens before the transaction begins: inside it,
-Django would close that connection (`connecting`).
+Django keeps a connection for each thread, and uses it even if the database has closed it. For each
+request, Django closes such connections itself (`close_old_connections`). A consumer has no
+requests. Without this, one restart of the database would make all later messages of a thread fail,
+and become dead letters. In transaction mode the message's transaction may be on Django's own
+connection, so this happens before the transaction begins: inside it, Django would close that
+connection (`connecting`).
 
 Nothing happens in a process that does not use Django.
 """

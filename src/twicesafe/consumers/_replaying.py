@@ -6,11 +6,11 @@
         dead.replay(receiver, by="ann", why="the customer exists now", chosen=lambda one: …)
         dead.discard(receiver, by="ann", why="a test message", chosen=lambda one: …)
 
-A replay releases the parked key of the message, publishes the message where it came from, and then removes the dead
-letter. If the process dies in between, the message is published again under
-the same id, and its key makes it run once. A discard writes who and why to the audit trail of the key,
-which stays parked, and then removes the dead letter. When no letter of an ordering key is left, its later
-messages run again. Looking changes nothing: what was fetched is given back.
+A replay releases the parked key of the message, publishes the message where it came from, and then
+removes the dead letter. If the process dies in between, the message is published again under the
+same id, and its key makes it run once. A discard writes who and why to the audit trail of the key,
+which stays parked, and then removes the dead letter. When no letter of an ordering key is left, its
+later messages run again. Looking changes nothing: what was fetched is given back.
 
 The command line and the dashboard do both with this class.
 """
@@ -51,8 +51,8 @@ class ReplayReport(msgspec.Struct):
 
     replayed: int = 0
     held: list[str] = []
-    """Letters that were left, because the outcome of their key is unknown: resolve it first. If order matters,
-    also the later letters of the same key."""
+    """Letters that were left, because the outcome of their key is unknown: resolve it first. If
+    order matters, also the later letters of the same key."""
 
 
 class Discarded(msgspec.Struct):
@@ -104,8 +104,9 @@ class DeadLetters:
     ) -> ReplayReport:
         """Send letters back to where they came from, in their order; ``chosen`` says which.
 
-        ``receiver``: opened on the store of the consumer that gave up on them. ``to``: the publisher to send them to;
-        default: the broker that the letters are on. ``run``: runs a request of the receiver, if that is async.
+        ``receiver``: opened on the store of the consumer that gave up on them. ``to``: the
+        publisher to send them to; default: the broker that the letters are on. ``run``: runs a
+        request of the receiver, if that is async.
         """
         replay = _Replay(self, receiver, run or receiver._runtime.run, by, why, to)
         try:
@@ -137,8 +138,8 @@ class DeadLetters:
     ) -> Discarded:
         """Delete the chosen letters; their keys stay parked, so a repeat does not run.
 
-        ``receiver`` and ``run``: as for `replay`. The audit entry is written before the letter is deleted. Later
-        messages of an ordering key run again if none of its letters is left.
+        ``receiver`` and ``run``: as for `replay`. The audit entry is written before the letter is
+        deleted. Later messages of an ordering key run again if none of its letters is left.
         """
         done, run = Discarded(), run or receiver._runtime.run
         lanes: set[Key] = set()
@@ -269,7 +270,8 @@ class _Replay:
 
 
 def _release(receiver: Receiver, run: Run, key: Key, record: Any, by: str, why: str) -> None:
-    """Only if it is parked, and only as it was read: another operator may have released it, and a worker may run it."""
+    """Only if it is parked, and only as it was read: another operator may have released it, and a
+    worker may run it."""
     if record is not None and record.state is State.PARKED:
         with contextlib.suppress(UsageError):
             run(receiver._release(key, by, why, False, record.fence))

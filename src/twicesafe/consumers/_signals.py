@@ -1,9 +1,9 @@
 """SIGTERM and SIGINT: a signal stops all consumers that run in the main thread.
 
-Several may run there, as tasks of one event loop. The first signal stops them all. The same signal a second time does
-what it did before they ran. The other signal does not, because supervisors send SIGTERM after a terminal's SIGINT.
-The old handlers are restored when the last consumer has ended. In a forked child they are restored immediately, so
-that a handler can terminate the child.
+Several may run there, as tasks of one event loop. The first signal stops them all. The same signal
+a second time does what it did before they ran. The other signal does not, because supervisors send
+SIGTERM after a terminal's SIGINT. The old handlers are restored when the last consumer has ended.
+In a forked child they are restored immediately, so that a handler can terminate the child.
 """
 
 from __future__ import annotations

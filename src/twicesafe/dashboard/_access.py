@@ -27,8 +27,8 @@ class Access:
     user: str = ""
     """The visitor's name, for the audit; empty: the form asks for it."""
     show_keys: bool = False
-    """Show keys, scopes, the errors' text of parked lanes, and the reasons and bodies of dead letters; otherwise a key
-    is the first 8 digits of its id."""
+    """Show keys, scopes, the errors' text of parked lanes, and the reasons and bodies of dead
+    letters; otherwise a key is the first 8 digits of its id."""
 
     @property
     def may_read(self) -> bool:

@@ -1,8 +1,9 @@
 """Actions of operators: what each is called, whom it is for, and what really happened to one key.
 
-An action on one key is about the run that the page showed. If another one has started since, or was decided on,
-nothing is changed. It reads the record before and after, and reports both. The store writes who and why
-in the same transaction as the change. `_bulk_actions` acts on everything that a filter matches.
+An action on one key is about the run that the page showed. If another one has started since, or was
+decided on, nothing is changed. It reads the record before and after, and reports both. The store
+writes who and why in the same transaction as the change. `_bulk_actions` acts on everything that a
+filter matches.
 """
 
 from __future__ import annotations

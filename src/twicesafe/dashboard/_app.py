@@ -1,7 +1,8 @@
 """The dashboard as an ASGI application: its routes, and what each page asks for.
 
-Every request goes through the `SecurityMiddleware` (Host, headers), then `Visits` resolves access, then its page is made. A
-page that changes something is a POST with the token of its form; its answer says what really happened.
+Every request goes through the `SecurityMiddleware` (Host, headers), then `Visits` resolves access,
+then its page is made. A page that changes something is a POST with the token of its form; its
+answer says what really happened.
 """
 
 from __future__ import annotations

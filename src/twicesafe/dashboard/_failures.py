@@ -1,4 +1,5 @@
-"""What the page of failures shows: errors of last attempts, how many keys have each, and the newest. Pure; see `_pages`."""
+"""What the page of failures shows: errors of last attempts, how many keys have each, and the
+newest. Pure; see `_pages`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The login of ``twicesafe dashboard``: a token from a file or a variable, then a session of this browser.
 
-A dashboard that is mounted in your application has your own login instead: `resolve_access`. Sessions are kept
-in memory and end with the process, after `LASTS` seconds, or with a log-out. Guessing is slowed down per
-address and in all; tokens are compared in constant time.
+A dashboard that is mounted in your application has your own login instead: `resolve_access`.
+Sessions are kept in memory and end with the process, after `LASTS` seconds, or with a log-out.
+Guessing is slowed down per address and in all; tokens are compared in constant time.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     twicesafe dashboard --store URL --metrics http://shop:9100/metrics --metrics http://shop2:9100/metrics
 
-The pages are those of `PrometheusObserver` and of the proxy. The numbers of all of them are added up. Rates are
-counted from the first look at each page. A counter that is smaller than before has started again
-from zero, as in a restarted process. A page that does not answer leaves its last numbers in place,
-and the overview says so.
+The pages are those of `PrometheusObserver` and of the proxy. The numbers of all of them are added
+up. Rates are counted from the first look at each page. A counter that is smaller than before has
+started again from zero, as in a restarted process. A page that does not answer leaves its last
+numbers in place, and the overview says so.
 """
 
 from __future__ import annotations

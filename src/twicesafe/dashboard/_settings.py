@@ -43,8 +43,8 @@ class DashboardSettings:
     read_only: bool = False
     """No visitor can change anything."""
     show_keys: bool = False
-    """Show keys, scopes, the errors' text of parked lanes, and the reasons and bodies of dead letters; otherwise the
-    first 8 digits of a key's id."""
+    """Show keys, scopes, the errors' text of parked lanes, and the reasons and bodies of dead
+    letters; otherwise the first 8 digits of a key's id."""
     metrics: Annotated[tuple[str, ...], URLS] = ()
     """URLs of the /metrics of your services or of the proxy: rates and ages of duplicates are read there."""
     dead_letters: Url = ""

@@ -57,8 +57,9 @@ class Visit:
     access: Access
     form: dict[str, str]
     fields: list[tuple[str, str]]
-    """The fields of the query and the form, in order: filters may have several of one name. What senders wrote
-    is in the query of a form's address, because browsers change line ends in hidden fields."""
+    """The fields of the query and the form, in order: filters may have several of one name. What
+    senders wrote is in the query of a form's address, because browsers change line ends in hidden
+    fields."""
     token: str
     """For the forms of the page."""
     now: datetime

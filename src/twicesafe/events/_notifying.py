@@ -176,8 +176,8 @@ def checked(observers: Any) -> tuple[Observer, ...]:
 def notifier(observers: Sequence[Observer]) -> Callable[[Event], None]:
     """One callable that notifies all observers; one that raises does not stop the others.
 
-    An observer with ``logs_warnings`` logs them in place of `log_warnings`. Its ``renew()``: an observer has other
-    ``subscriptions`` now. Its ``add(observer)``: notify this one, too.
+    An observer with ``logs_warnings`` logs them in place of `log_warnings`. Its ``renew()``: an
+    observer has other ``subscriptions`` now. Its ``add(observer)``: notify this one, too.
     """
     observers = checked(observers)
     logged = any(getattr(observer, "logs_warnings", False) for observer in observers)

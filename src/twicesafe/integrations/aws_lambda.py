@@ -13,9 +13,9 @@ deletes failed messages. Verdicts become items of the answer:
     retry          listed: it is delivered again after the queue's visibility time-out
     dead_letter    given to ``dead_letter=``; without it listed, for the queue's redrive policy
 
-Failures are logged by the logger ``twicesafe``. Messages of one FIFO group, partition key or item run one after the
-other. After a failure the rest of the group is not run, and is listed too. No claim is renewed past the end of the
-invocation, and nothing starts in its last second.
+Failures are logged by the logger ``twicesafe``. Messages of one FIFO group, partition key or item
+run one after the other. After a failure the rest of the group is not run, and is listed too. No
+claim is renewed past the end of the invocation, and nothing starts in its last second.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@
     @app.task(base=idempotent_task(receiver, key=lambda order: order["id"]))          # or one of them
     def charge(order): ...
 
-The key is the task id, which redeliveries and ``self.retry()`` keep, in a scope with the task's name. A task that
-replaces itself has a key for each replacement.
-Verdicts become what Celery does:
+The key is the task id, which redeliveries and ``self.retry()`` keep, in a scope with the task's
+name. A task that replaces itself has a key for each replacement. Verdicts become what Celery does:
 
     ack            the task returns the recorded result
     retry          a failed attempt raises what the task raised, and Celery's own retries decide.

@@ -12,9 +12,10 @@ A replay is a `ToolMessage` with the recorded content, a note for the model, and
 ``response_metadata``. An artifact that cannot be stored, or is too long, is left out. A refusal is one with
 ``status="error"``.
 
-A tool says that nothing was done by `ToolException` (with no other error behind it), by returning a message
-with ``status="error"``, or by an interrupt of the graph. LangChain turns other errors into such messages, too:
-each `ValidationError`, also if the answer of the bank did not fit. So the error that the tool raised decides.
+A tool says that nothing was done by `ToolException` (with no other error behind it), by returning a
+message with ``status="error"``, or by an interrupt of the graph. LangChain turns other errors into
+such messages, too: each `ValidationError`, also if the answer of the bank did not fit. So the error
+that the tool raised decides.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ that says so, and any other error is given to the tool's own ``failure_error_fun
 
 A tool says that nothing was done by raising `NotDone`, or an error that its rule lists in ``not_done``.
 
-If a tool declares the type of its output, the SDK refuses any other output, and the run fails. So a replay of
-such a tool is the recorded value, without a note; a refusal is the answer of a tool output guardrail, which the
-SDK does not check.
+If a tool declares the type of its output, the SDK refuses any other output, and the run fails. So a
+replay of such a tool is the recorded value, without a note; a refusal is the answer of a tool
+output guardrail, which the SDK does not check.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a receiver did lately, for `receiver.health()` and the dashboard: a tally, its `MetricHistory`, and trouble.
 
-Most receivers are never asked for these numbers. So at first the last events are only kept; they are counted when the
-numbers are first asked for. From then on every event is counted.
+Most receivers are never asked for these numbers. So at first the last events are only kept; they
+are counted when the numbers are first asked for. From then on every event is counted.
 
 A snapshot is taken when the numbers are asked for, and whenever a full queue was counted, so a busy receiver
 has frequent snapshots without a timer.

@@ -1,7 +1,7 @@
 """The alert rules, made from the table of metrics; written as Prometheus rules.
 
-Every alert names a metric of the table, so a renamed metric fails a test and not an alert in production. ``page`` is
-for what cannot wait until morning.
+Every alert names a metric of the table, so a renamed metric fails a test and not an alert in
+production. ``page`` is for what cannot wait until morning.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@
 
 The context of the first run is kept with its result (25 bytes), so a replay is linked to it in any
 process and after any time, if the default codec made the result. An `Outbox` writes the current
-context into every message, and a consumer continues it. If the surrounding span is not sampled, no span is made.
+context into every message, and a consumer continues it. If the surrounding span is not sampled, no
+span is made.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
         outbox.add(connection, topic="orders", body={"id": order.id}, key=order.customer)
 
 A row is written in your open transaction, on your own connection or session. A relay
-(`OutboxRelay`, or ``twicesafe relay``) publishes it afterwards: at least once, always under the same id, in row order per key, without skipping a row. Consumers that deduplicate by the id apply it
+(`OutboxRelay`, or ``twicesafe relay``) publishes it afterwards: at least once, always under the
+same id, in row order per key, without skipping a row. Consumers that deduplicate by the id apply it
 once.
 
 You may choose the id. Otherwise, inside a protected call it is derived from the current key and the

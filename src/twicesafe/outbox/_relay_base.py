@@ -1,7 +1,7 @@
 """What both relays share: the settings, the publisher, one `RelayState` per run, and clear errors.
 
-A relay needs an open store; `open` needs the URL of one. Callers mix these up, and they mix up store and publisher.
-Each mistake has an error that shows the right call.
+A relay needs an open store; `open` needs the URL of one. Callers mix these up, and they mix up
+store and publisher. Each mistake has an error that shows the right call.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class ReceiverBase:
         notify.add(self._activity)
 
     def _observe(self, observer: events.Observer) -> None:
-        """One more observer, for a command that gets a receiver already made. Every receiver that was made from it
-        by `options` reports to it, too."""
+        """One more observer, for a command that gets a receiver already made. Every receiver that
+        was made from it by `options` reports to it, too."""
         self._notify.add(observer)  # type: ignore[attr-defined]
         self._observed.append(observer)
         if self._activity is None:
@@ -200,7 +200,8 @@ class ReceiverBase:
         kwargs: dict[str, Any],
         connection: Any = None,
     ) -> Call:
-        """A call that `_bind` must complete before it runs. `connection`: an argument that the fingerprint leaves out."""
+        """A call that `_bind` must complete before it runs. `connection`: an argument that the
+        fingerprint leaves out."""
         setting, print_, names = self._fingerprint, None, None
         if setting is not None:
             if connection is not None and setting is True:

@@ -4,9 +4,9 @@
         serve()
     receiver.completer().run()                  # in the foreground, until `stop`
 
-Any number of nodes may run one: a claim decides which of them gets a run. It needs the functions, so
-decorate them before it starts. A run that fails is logged, and never raises from the completer. If a run forks
-and the child comes to the end of the run, the child exits.
+Any number of nodes may run one: a claim decides which of them gets a run. It needs the functions,
+so decorate them before it starts. A run that fails is logged, and never raises from the completer.
+If a run forks and the child comes to the end of the run, the child exits.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class CompletionReport(msgspec.Struct):
     suspended: int = 0
     """Runs that sleep or wait again."""
     failed: int = 0
-    """Runs that raised, or whose attempts were used up; each is tried again after its back-off, or is parked or
-    undone."""
+    """Runs that raised, or whose attempts were used up; each is tried again after its back-off, or
+    is parked or undone."""
     parked: int = 0
     """Runs whose code is gone, or whose arguments it does not take, for an hour."""
     skipped: int = 0
@@ -60,8 +60,8 @@ class CompletionReport(msgspec.Struct):
         return self.completed + self.suspended + self.failed + self.parked + self.skipped
 
     def count(self, error: BaseException | None, has_begun: bool = False) -> None:
-        """Count how a run ended. A failure is logged. ``has_begun``: its function was called here, so no other worker
-        took it: the error is its own, or one of a step.
+        """Count how a run ended. A failure is logged. ``has_begun``: its function was called here,
+        so no other worker took it: the error is its own, or one of a step.
         """
         ends = {type(None): "completed", SuspendedError: "suspended"}
         if not has_begun and not isinstance(error, ParkedError):  # which this claim has parked
@@ -174,8 +174,8 @@ class Completer(_CompleterBase):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; runs that have started are finished first. A run that calls this does not wait, nor does one of its steps
-        in another thread."""
+        """Stop; runs that have started are finished first. A run that calls this does not wait, nor
+        does one of its steps in another thread."""
         self._stopped.set()
         is_own = hasattr(self._own, "has_run") or is_within(self._started)
         if self._thread is not None and not is_own:
@@ -267,8 +267,8 @@ class AsyncCompleter(_CompleterBase):
         self._task = loop.create_task(self.run(), name="twicesafe-completer")
 
     async def stop(self) -> None:
-        """Stop; runs that have started are finished first. A run that calls this does not wait, nor does one of its
-        tasks."""
+        """Stop; runs that have started are finished first. A run that calls this does not wait, nor
+        does one of its tasks."""
         import asyncio
 
         self._halt()

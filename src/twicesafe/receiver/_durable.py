@@ -346,10 +346,11 @@ class Durables(ReceiverBase):
     ) -> Any:
         """Make a function durable: its first argument is its `Steps`.
 
-        ``key`` is a function of the other arguments, the name of one, or None: the key is then made from
-        all of them. ``name``: the name under which the completer finds the function; set it before you rename or
-        move the function. ``fingerprint``: what to compare; by default all arguments, False for none.
-        ``complete=False``: its arguments are not stored, and only callers run it.
+        ``key`` is a function of the other arguments, the name of one, or None: the key is then made
+        from all of them. ``name``: the name under which the completer finds the function; set it
+        before you rename or move the function. ``fingerprint``: what to compare; by default all
+        arguments, False for none. ``complete=False``: its arguments are not stored, and only
+        callers run it.
         """
         given = _Given(key, name, scope, fingerprint, policy, complete)
 
@@ -392,10 +393,11 @@ class AsyncDurables(ReceiverBase):
     ) -> Any:
         """Make a function durable: its first argument is its `AsyncSteps`.
 
-        ``key`` is a function of the other arguments, the name of one, or None: the key is then made from
-        all of them. ``name``: the name under which the completer finds the function; set it before you rename or
-        move the function. ``fingerprint``: what to compare; by default all arguments, False for none.
-        ``complete=False``: its arguments are not stored, and only callers run it.
+        ``key`` is a function of the other arguments, the name of one, or None: the key is then made
+        from all of them. ``name``: the name under which the completer finds the function; set it
+        before you rename or move the function. ``fingerprint``: what to compare; by default all
+        arguments, False for none. ``complete=False``: its arguments are not stored, and only
+        callers run it.
         """
         given = _Given(key, name, scope, fingerprint, policy, complete)
 

@@ -3,12 +3,13 @@
     upkeep = receiver.maintain(every=300)     # a daemon thread; AsyncReceiver: a task
     upkeep.stop()                             # or let receiver.close() do it
 
-A round removes records that are past their retention. It also parks work that was claimed long ago and never
-finished or redelivered, so that an operator notices it. If the receiver has observers, the round counts the
-records for their gauges. Each round has a key. The node that wins the claim does the round; the other nodes get
-its report, with these numbers, as a replay. A round that fails is logged, and the timer continues. If the store
-cannot keep up, the sweep uses smaller batches (`_core.operations.sweep`). The timer does not keep a receiver
-alive: it stops when the last receiver that shares its runtime has been garbage-collected.
+A round removes records that are past their retention. It also parks work that was claimed long ago
+and never finished or redelivered, so that an operator notices it. If the receiver has observers,
+the round counts the records for their gauges. Each round has a key. The node that wins the claim
+does the round; the other nodes get its report, with these numbers, as a replay. A round that fails
+is logged, and the timer continues. If the store cannot keep up, the sweep uses smaller batches
+(`_core.operations.sweep`). The timer does not keep a receiver alive: it stops when the last
+receiver that shares its runtime has been garbage-collected.
 """
 
 from __future__ import annotations

@@ -101,9 +101,10 @@ class Operators(OperatorFlows):
         """Encrypt recorded answers with the first key of the policy's key ring, newest first, and
         the arguments, steps and signals of durable runs that no worker is running.
 
-        ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. ``by``, ``why``: the audit log gets one entry before the first answer is rewritten, and one at the
-        end, with the numbers. It may run during deliveries: an answer that changes meanwhile is left alone.
+        ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last
+        call, to continue. ``by``, ``why``: the audit log gets one entry before the first answer is
+        rewritten, and one at the end, with the numbers. It may run during deliveries: an answer
+        that changes meanwhile is left alone.
         """
         return self._runtime.run(self._reencrypt(limit, after, by, why))
 
@@ -119,10 +120,11 @@ class Operators(OperatorFlows):
     ) -> ArchiveReport:
         """Move answers that were recorded longer ago than this from the store to an archive.
 
-        ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is durable in the
-        archive. Its record stays until its retention ends: a late duplicate does not run, and gets
-        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. ``by``, ``why``: for the audit trail of each
-        key. If the process is killed, no answer is lost. Records that cannot be read stay, and the report names them.
+        ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is
+        durable in the archive. Its record stays until its retention ends: a late duplicate does not
+        run, and gets `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. ``by``,
+        ``why``: for the audit trail of each key. If the process is killed, no answer is lost.
+        Records that cannot be read stay, and the report names them.
         """
         archive = opened_archive(to)
         before = self._recorded_before(older_than)
@@ -221,9 +223,10 @@ class AsyncOperators(OperatorFlows):
         """Encrypt recorded answers with the first key of the policy's key ring, newest first, and
         the arguments, steps and signals of durable runs that no worker is running.
 
-        ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last call,
-        to continue. ``by``, ``why``: the audit log gets one entry before the first answer is rewritten, and one at the
-        end, with the numbers. It may run during deliveries: an answer that changes meanwhile is left alone.
+        ``limit``: examine at most this many records. ``after``: the report's ``after`` of the last
+        call, to continue. ``by``, ``why``: the audit log gets one entry before the first answer is
+        rewritten, and one at the end, with the numbers. It may run during deliveries: an answer
+        that changes meanwhile is left alone.
         """
         return await self._runtime.run(self._reencrypt(limit, after, by, why))
 
@@ -239,10 +242,11 @@ class AsyncOperators(OperatorFlows):
     ) -> ArchiveReport:
         """Move answers that were recorded longer ago than this from the store to an archive.
 
-        ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is durable in the
-        archive. Its record stays until its retention ends: a late duplicate does not run, and gets
-        `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. ``by``, ``why``: for the audit trail of each
-        key. If the process is killed, no answer is lost. Records that cannot be read stay, and the report names them.
+        ``to``: a directory, or ``s3://bucket/prefix``. An answer is erased in the store when it is
+        durable in the archive. Its record stays until its retention ends: a late duplicate does not
+        run, and gets `ResultUnavailableError`. ``limit``, ``after``: as in `reencrypt`. ``by``,
+        ``why``: for the audit trail of each key. If the process is killed, no answer is lost.
+        Records that cannot be read stay, and the report names them.
         """
         import asyncio
 

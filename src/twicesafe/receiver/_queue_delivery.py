@@ -72,8 +72,8 @@ def delivery(
 ) -> Call:
     """The call of ``function(*args, **kwargs)`` under this key; ``recover`` gets the message.
 
-    ``run``: what to run instead, if the queue has its own way to call the function. ``cut_off``: the errors by
-    which the queue ends a function that takes too long.
+    ``run``: what to run instead, if the queue has its own way to call the function. ``cut_off``:
+    the errors by which the queue ends a function that takes too long.
     """
     given = kwargs or {}
     profile = profile_of(function)

@@ -31,8 +31,9 @@ class RunOperators(OperatorFlows):
     ) -> bool:
         """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
 
-        Returns True if the value was kept, False if the run has ended or already has a value of this name, which stays.
-        ``returns``: the type of the value, if it is not plain data. ``by`` and ``why``: for the audit trail, if an operator sends it.
+        Returns True if the value was kept, False if the run has ended or already has a value of
+        this name, which stays. ``returns``: the type of the value, if it is not plain data. ``by``
+        and ``why``: for the audit trail, if an operator sends it.
         """
         return self._runtime.run(self._signal(self.key(key), name, value, returns, by, why))  # type: ignore[no-any-return]
 
@@ -49,9 +50,9 @@ class RunOperators(OperatorFlows):
     ) -> None:
         """Record a step of a held or parked run by hand, and let the run continue.
 
-        In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
-        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:
-        only if the record still has the fence that you saw (`Record.fence`).
+        In a run that is being undone, the undo of the step is skipped. In a held run, ``value``
+        becomes the result of the step whose outcome is unknown. ``returns``: its type, if it is not
+        plain data. ``fence``: only if the record still has the fence that you saw (`Record.fence`).
         """
         self._runtime.run(self._skip(self.key(key), step, value, by, why, returns, fence))
 
@@ -86,8 +87,9 @@ class AsyncRunOperators(OperatorFlows):
     ) -> bool:
         """Send a value to a run that waits for it, or will: ``steps.wait(name)`` returns it.
 
-        Returns True if the value was kept, False if the run has ended or already has a value of this name, which stays.
-        ``returns``: the type of the value, if it is not plain data. ``by`` and ``why``: for the audit trail, if an operator sends it.
+        Returns True if the value was kept, False if the run has ended or already has a value of
+        this name, which stays. ``returns``: the type of the value, if it is not plain data. ``by``
+        and ``why``: for the audit trail, if an operator sends it.
         """
         return await self._runtime.run(self._signal(self.key(key), name, value, returns, by, why))  # type: ignore[no-any-return]
 
@@ -104,9 +106,9 @@ class AsyncRunOperators(OperatorFlows):
     ) -> None:
         """Record a step of a held or parked run by hand, and let the run continue.
 
-        In a run that is being undone, the undo of the step is skipped. In a held run, ``value`` becomes the
-        result of the step whose outcome is unknown. ``returns``: its type, if it is not plain data. ``fence``:
-        only if the record still has the fence that you saw (`Record.fence`).
+        In a run that is being undone, the undo of the step is skipped. In a held run, ``value``
+        becomes the result of the step whose outcome is unknown. ``returns``: its type, if it is not
+        plain data. ``fence``: only if the record still has the fence that you saw (`Record.fence`).
         """
         await self._runtime.run(self._skip(self.key(key), step, value, by, why, returns, fence))
 

@@ -68,8 +68,8 @@ class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
     lags: dict[str, float | None]
     """Seconds that each other region is behind the one that serves; None: unknown."""
     uncopied: dict[str, int]
-    """Records that each other region lacks, because they cannot be read, were refused there or are late. Their keys
-    would be in doubt after a failover."""
+    """Records that each other region lacks, because they cannot be read, were refused there or are
+    late. Their keys would be in doubt after a failover."""
     in_doubt: int
     """Records of the serving region that were in doubt: held, run nevertheless, or found to be done."""
 

@@ -1,7 +1,7 @@
 """Files of certificates and keys that a store's URL names, checked when the store is opened.
 
-A driver reads them when it connects. If one is missing, many drivers report it as a failed connection, which looks
-like an outage that will pass.
+A driver reads them when it connects. If one is missing, many drivers report it as a failed
+connection, which looks like an outage that will pass.
 """
 
 from __future__ import annotations

@@ -143,8 +143,9 @@ class WsgiExchange:
             raise
 
     def _failed(self, error: BaseException) -> list[bytes]:
-        """The application raised. After a part of the body, the server must see the error and cut the response:
-        not every server refuses a second head then (Granian does not). Before that, a head can be replaced."""
+        """The application raised. After a part of the body, the server must see the error and cut
+        the response: not every server refuses a second head then (Granian does not). Before that, a
+        head can be replaced."""
         self._over = True
         ended = drive(self._exchange.ended(error, started=self._has_sent), perform)
         self.close()

@@ -182,8 +182,9 @@ class _ConsumerLoop:
         return min(state.batch - active, state.most_held - held - self.settlement.unsettled)
 
     def _still_ours(self, messages: Sequence[Received]) -> Sequence[Received]:
-        """The source took these before it told that their partition is revoked, or after it came back: only the
-        source knows. So they are given back. It fetches those again that are ours."""
+        """The source took these before it told that their partition is revoked, or after it came
+        back: only the source knows. So they are given back. It fetches those again that are
+        ours."""
         revoked, self.revoked_meanwhile = self.revoked_meanwhile, set()
         if not revoked:
             return messages
@@ -293,8 +294,8 @@ class _ConsumerLoop:
             self._rest(delivery, REST.delay(6, 0))
 
     def _tell_silent(self, error: Exception | None, wait: float) -> None:
-        """The message is not to blame, and is retried until the cause is gone, so an operator must know. In lease
-        mode the flow's own requests already report a store that does not answer."""
+        """The message is not to blame, and is retried until the cause is gone, so an operator must
+        know. In lease mode the flow's own requests already report a store that does not answer."""
         silent: tuple[type[Exception], ...] = (UsageError, CorruptRecordError)
         if not self.state.leases:
             silent = (UsageError, StoreError)

@@ -64,8 +64,8 @@ class Received(msgspec.Struct, gc=False):
 
 
 def key_of(message: Message) -> Key | str:
-    """The key of a message whose consumer has no ``key=``. Most are texts: as a Key, each would be hashed here and
-    again with its scope."""
+    """The key of a message whose consumer has no ``key=``. Most are texts: as a Key, each would be
+    hashed here and again with its scope."""
     headers = message.headers
     if headers:
         if KEY_HEADER in headers:

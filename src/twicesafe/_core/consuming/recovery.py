@@ -49,8 +49,8 @@ Recover: TypeAlias = Callable[[Any, Exception, int], Retry | DeadLetter]
 
 
 def default_recovery(message: Any, error: Exception, attempt: int) -> Retry | DeadLetter:
-    """Retry with the policy's back-off; `decide` makes the last attempt a dead letter. A saga that was undone is the
-    answer of its key: no retry can help."""
+    """Retry with the policy's back-off; `decide` makes the last attempt a dead letter. A saga that
+    was undone is the answer of its key: no retry can help."""
     return DeadLetter(text_of(error)) if isinstance(error, CompensatedError) else Retry()
 
 
@@ -62,7 +62,8 @@ def decide(
 
 
 def until_done(policy: ResolvedPolicy) -> Callable[[Exception, int], Exception]:
-    """As `decide`, for what publishes a dead letter: there is no further place for it, so it is always tried again."""
+    """As `decide`, for what publishes a dead letter: there is no further place for it, so it is
+    always tried again."""
     again = decide(default_recovery, None, policy)
 
     def decision(error: Exception, attempt: int) -> Exception:

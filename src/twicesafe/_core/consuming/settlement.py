@@ -1,8 +1,9 @@
 """Settling with the broker: acknowledge, give back, extend, and release partitions that were taken away.
 
-Nothing is decided here. The flow's decisions are collected and sent together: while messages are being handled, an
-acknowledgement may wait `TOGETHER` seconds for others. An acknowledgement that the broker does not accept is kept and
-sent again. A message that could not be given back is redelivered by the broker.
+Nothing is decided here. The flow's decisions are collected and sent together: while messages are
+being handled, an acknowledgement may wait `TOGETHER` seconds for others. An acknowledgement that
+the broker does not accept is kept and sent again. A message that could not be given back is
+redelivered by the broker.
 """
 
 from __future__ import annotations

@@ -16,10 +16,11 @@ decided by `flow`.
 - `extend` keeps messages from being redelivered for another `ack_wait` seconds.
 - `revoke`: a source whose broker takes partitions away calls the function that it got by `listen`,
   with the names of the partitions. A running fetch then returns no more of their messages, and the
-  flow starts no more of them. What the fetch has taken before is given back: the source drops it, or fetches it
-  again if the partition is ours again. When the last of them has ended, the flow calls `release` with the same
-  names, once. A source may wait for that, but not longer than its broker allows. When a run has ended, `listen`
-  gets None: no flow will call `release`, and a source that waits for it stops waiting.
+  flow starts no more of them. What the fetch has taken before is given back: the source drops it,
+  or fetches it again if the partition is ours again. When the last of them has ended, the flow
+  calls `release` with the same names, once. A source may wait for that, but not longer than its
+  broker allows. When a run has ended, `listen` gets None: no flow will call `release`, and a source
+  that waits for it stops waiting.
 - Dead letters go through a publisher of the outbox: by default to `dead_url`, under `dead_topic`.
   `prepare_dead_letters` is called before the first one.
 - `check` compares the broker's settings with the consumer's (`ConsumerSettings`) and returns what will go wrong.

@@ -81,8 +81,8 @@ class Starting:
         self._lanes_read = float("-inf")
         self._lanes_known_for = LANES_KNOWN_FOR
         self._partitions: set[str] = set()
-        """Partitions that had messages with an ordering key since the parked lanes were read. None: no lane can be
-        parked."""
+        """Partitions that had messages with an ordering key since the parked lanes were read. None:
+        no lane can be parked."""
 
     def take_in(self, delivery: Delivery) -> None:
         """A message with an ordering key has come: its lane may be parked."""

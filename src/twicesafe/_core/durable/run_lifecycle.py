@@ -190,8 +190,8 @@ def signal(
 
 
 def rewrite_run(row: Row | None, known: bytes | None, ask: RewriteRun) -> tuple[Ack, bool]:
-    """The answer, and whether to write. `known`: the payload that is there. Not while a worker has the run: it
-    may repeat a step whose answer was lost, and would find other bytes than it sent."""
+    """The answer, and whether to write. `known`: the payload that is there. Not while a worker has
+    the run: it may repeat a step whose answer was lost, and would find other bytes than it sent."""
     if row is None or known is None:
         return Ack.MISSING, False
     if row.state is State.IN_PROGRESS:

@@ -47,7 +47,8 @@ FOREVER: Final = 100 * 365 * 86_400_000
 """The retention of a run that is not finished: no sweep removes it."""
 
 OVERDUE: Final = 3_600_000
-"""Milliseconds after which a run that no completer could run is parked. Until then, nodes with other code may run it."""
+"""Milliseconds after which a run that no completer could run is parked. Until then, nodes with
+other code may run it."""
 
 WITHOUT_LIMIT: Final = 1 << 30
 """The `max_attempts` of an attempt that was interrupted: it parks no run that has something to undo."""

@@ -150,8 +150,8 @@ class Undo(msgspec.Struct):
     is_known: bool = True
     """False: the result of the step was not kept, so the value is missing."""
     result: bytes | None = None
-    """The value as it was recorded: the run's function may change the value that it was given. None: only the value
-    is known."""
+    """The value as it was recorded: the run's function may change the value that it was given.
+    None: only the value is known."""
     declared: Any = Any
 
 
@@ -205,8 +205,8 @@ class RunState:
         self.goes_on = False
         """The run is not over: it is suspended, or tried again."""
         self.is_cut = False
-        """It was cancelled or interrupted, and has something to undo. As after a crash, the next attempt undoes
-        it if this was the last one; it must not be parked instead."""
+        """It was cancelled or interrupted, and has something to undo. As after a crash, the next
+        attempt undoes it if this was the last one; it must not be parked instead."""
         self.held_by: TwicesafeError | None = None
         """Why an operator must look at this run, whatever its function does next: it may catch this error."""
 

@@ -67,8 +67,8 @@ def suspend(call: Call, state: RunState, inner: list[Unfinished]) -> Flow[Raised
 def _ask_to_wake(call: Call, state: RunState, error: Unfinished) -> Flow[int | None]:
     """Ask the inner run to wake this one at its end. If it may not, the milliseconds until this one looks itself.
 
-    Once per inner run: if it is suspended again after its end, because an operator restarted it, this one looks
-    every `INNER_POLL`."""
+    Once per inner run: if it is suspended again after its end, because an operator restarted it,
+    this one looks every `INNER_POLL`."""
     if error._run is None or error._run[0] != call.durable.home:
         return None
     id_, claim = error._run[1], state.claim

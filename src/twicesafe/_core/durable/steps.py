@@ -7,9 +7,10 @@
 A flow returns a reply, and its caller raises or returns it. Inside a generator a `StopIteration` of the
 user's function would change its meaning.
 
-Most steps take the fast path, `take_fast`, as in `delivery`: plain calls of the functions that the flow calls,
-in the same order. A step takes it if nothing is recorded about it, and if it has no transaction, probe,
-time-out or ``hold``. If its function raises, or the store does not record it, the flow continues from there.
+Most steps take the fast path, `take_fast`, as in `delivery`: plain calls of the functions that the
+flow calls, in the same order. A step takes it if nothing is recorded about it, and if it has no
+transaction, probe, time-out or ``hold``. If its function raises, or the store does not record it,
+the flow continues from there.
 """
 
 from __future__ import annotations

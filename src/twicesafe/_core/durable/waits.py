@@ -99,8 +99,8 @@ def _wait(state: RunState, name: str, timeout: float | None, known: Step | None)
 
 
 def _longest_rest(state: RunState) -> float:
-    """Seconds that the run may sleep or wait in place: its policy's `wait`, and not until its lease can no longer be
-    renewed, because a lost claim would count as an attempt."""
+    """Seconds that the run may sleep or wait in place: its policy's `wait`, and not until its lease
+    can no longer be renewed, because a lost claim would count as an attempt."""
     claim = state.claim
     end = claim.started + claim.max_lease * (1 - MARGIN)
     return min(state.policy.wait, end - claim.clock())

@@ -215,8 +215,8 @@ class Content(msgspec.Struct, frozen=True):
     marks: tuple[bytes, ...] = ()
     """What is compared besides the media type; empty for most requests."""
     kind: bytes = b"o"
-    """How the body is read: JSON (j), a form (f), multipart (m), or octets (o). Octets, too, if applications may
-    read it in different ways."""
+    """How the body is read: JSON (j), a form (f), multipart (m), or octets (o). Octets, too, if
+    applications may read it in different ways."""
 
 
 def content_of(request: HttpRequest) -> Content:

@@ -26,9 +26,9 @@ records it before the last bytes of the response are sent:
 The client gets outcome-unknown if nothing of the response was sent yet. On a `retry` route
 the command is `LeaveClaim` with the error instead of `HoldClaim`: the attempt failed and a retry runs.
 
-`drive` and `drive_async` run these flows, and `_edges.http_guard.perform` executes every command. The ASGI
-middleware takes the usual request through the same functions (`begin`, `identify`, `claimed`, `ending`) without
-a generator: `_edges.http_guard`.
+`drive` and `drive_async` run these flows, and `_edges.http_guard.perform` executes every command.
+The ASGI middleware takes the usual request through the same functions (`begin`, `identify`,
+`claimed`, `ending`) without a generator: `_edges.http_guard`.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class HttpPolicy:
     check_key: Callable[[str], str | None] | None = None
     """Checks a key: returns None if it is valid, otherwise the expected format, for the client."""
     signatures: SignatureCheck | None = None
-    """A check such as `KeyVerifier`: every key must be signed by a trusted party. None: as in the receiver's policy."""
+    """A check such as `KeyVerifier`: every key must be signed by a trusted party. None: as in the
+    receiver's policy."""
     signature_header: str = SIGNATURE_HEADER
     """The header field of the signature."""
     key_from: tuple[KeySource, ...] = ()

@@ -5,8 +5,8 @@
     "POST /charges/*"     `*` is one whole segment
     "/internal/**"        `**` at the end is any number of segments
 
-Patterns match the decoded path, as routers do, so `/ch%61rges` is `/charges`. If the application is mounted, or its
-server has a root path, they match with this part of the path, and without.
+Patterns match the decoded path, as routers do, so `/ch%61rges` is `/charges`. If the application is
+mounted, or its server has a root path, they match with this part of the path, and without.
 """
 
 from __future__ import annotations

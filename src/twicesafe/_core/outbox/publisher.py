@@ -60,8 +60,8 @@ class Publisher(Protocol):
     """Most concurrent calls."""
 
     def publish(self, messages: list[Message]) -> Sequence[Answer] | Awaitable[Sequence[Answer]]:
-        """Send these messages. Return one answer for each, in order: None if the broker has stored it, else the
-        exception that says why not."""
+        """Send these messages. Return one answer for each, in order: None if the broker has stored
+        it, else the exception that says why not."""
         ...
 
     def close(self) -> Awaitable[None] | None:

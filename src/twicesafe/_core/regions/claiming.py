@@ -223,8 +223,8 @@ def _in_doubt(epoch: Epoch, key: Key, row: Row | None) -> bool:
 
 
 def _inherited(epoch: Epoch, row: Row) -> bool:
-    """A claim that took over a record of an older epoch. Where fences are times it is above the base at once, also if
-    its worker died before it decided."""
+    """A claim that took over a record of an older epoch. Where fences are times it is above the
+    base at once, also if its worker died before it decided."""
     return row.cause is Cause.LEASE_EXPIRED and row.created_at < epoch.cut
 
 
@@ -256,8 +256,8 @@ def _mark(epoch: Epoch, key: Key) -> RegionFlow[None]:
 
 
 def held(epoch: Epoch, row: Row) -> Row:
-    """The row, in doubt and held. Above the base, no unfinished copy of an older epoch replaces it: between a read of
-    it and a claim, it would become work that can be taken over."""
+    """The row, in doubt and held. Above the base, no unfinished copy of an older epoch replaces it:
+    between a read of it and a claim, it would become work that can be taken over."""
     return replace(row, fence=max(row.fence, epoch.base) + 1, error=mark(epoch, HELD))
 
 
@@ -287,8 +287,8 @@ def _doubted(
 def _raised(
     region: Region, epoch: Epoch, ask: ClaimRequest, answer: Claimed, error: str | None = None
 ) -> RegionFlow[Claimed]:
-    """Give the claim a fence of this epoch: that of a copied record continues the old region's. If its worker dies, the
-    policy decides (`hold`): the key is no longer in doubt.
+    """Give the claim a fence of this epoch: that of a copied record continues the old region's. If
+    its worker dies, the policy decides (`hold`): the key is no longer in doubt.
     """
     row: Row | None = yield On(HERE, Read(ask.key.id))
     if row is not None and row.owner == ask.owner and row.fence == answer.fence:

@@ -68,8 +68,9 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool = False
     """No region starts work: a failover or a switch is under way."""
     since: int = 0
-    """When this was written: its region serves since then, or nothing does. It rises with every change, so it tells
-    which of two moves came later, whatever the clocks of their operators say."""
+    """When this was written: its region serves since then, or nothing does. It rises with every
+    change, so it tells which of two moves came later, whatever the clocks of their operators
+    say."""
     cut: int = 0
     """Messages sent before this may have been worked on under an older epoch. 0: there is none."""
     base: int = 0
@@ -136,8 +137,9 @@ def create(key: Key, region: str, now: int) -> RegionFlow[Epoch]:
 def keep_document(
     place: str, key: Key, document: bytes, row: Row | None, now: int
 ) -> RegionFlow[None]:
-    """Write a document that never expires in place of this record, unless another process changes it meanwhile. An
-    operator may have forgotten it: then only its fence is left. The register may be a store that takes no copies.
+    """Write a document that never expires in place of this record, unless another process changes
+    it meanwhile. An operator may have forgotten it: then only its fence is left. The register may
+    be a store that takes no copies.
     """
     over = None if row is None else row.fence
     kept = Row(

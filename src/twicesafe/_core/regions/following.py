@@ -58,8 +58,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the source recorded before this was copied (ms since 1970, the follower's clock)."""
     passes: int = 0
     left: tuple[str, ...] = ()
-    """Except these: ids, in hex, of records that could not be read, that the target refused, or that were late. Every
-    pass tries them again."""
+    """Except these: ids, in hex, of records that could not be read, that the target refused, or
+    that were late. Every pass tries them again."""
 
     def lag(self, now: int) -> float | None:
         """Seconds; None: unknown. No pass has ended, or the clocks of follower and reader differ too much."""
@@ -92,11 +92,12 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     """Keys (in short form) that the target refused. At most 20 are named."""
     failed_count: int = 0
     late: int = 0
-    """Records that were not copied, because they are late claims, or may be, or the target has a late claim in their
-    place. Every pass tries them again, and so does every move."""
+    """Records that were not copied, because they are late claims, or may be, or the target has a
+    late claim in their place. Every pass tries them again, and so does every move."""
     unreadable: tuple[str, ...] = ()
-    """Ids, in hex, of records that cannot be read: they are damaged, or a newer version wrote them, or an older one
-    forgot their keys, which the target never knew. They were not copied. At most 1,000 are named."""
+    """Ids, in hex, of records that cannot be read: they are damaged, or a newer version wrote them,
+    or an older one forgot their keys, which the target never knew. They were not copied. At most
+    1,000 are named."""
     unreadable_count: int = 0
     until: int = 0
     """As in the progress."""
@@ -167,9 +168,10 @@ def follow(
     may_be_of: Callable[[Row, str], bool] = lambda row, label: True,
     tell: Callable[[int], None] | None = None,
 ) -> RegionFlow[Copied]:
-    """One pass. `steps`: the source can keep durable runs. `moving`: the register says that there is no doubt.
-    `older`: the next epoch has begun, so all records of the source are of older ones. `may_be_of`: whether the key of
-    a record may have the home with this name; if it is not known, it may.
+    """One pass. `steps`: the source can keep durable runs. `moving`: the register says that there
+    is no doubt. `older`: the next epoch has begun, so all records of the source are of older ones.
+    `may_be_of`: whether the key of a record may have the home with this name; if it is not known,
+    it may.
 
     The pass that fails changes no progress, so the next one copies the same records again.
     """
@@ -213,8 +215,8 @@ def follow(
         left = ()
     if settling is not None:
         yield from learn(seen, settling, page)
-    # What changed after the pass began may be newer than a record that the pass did not see. It reads on while
-    # the source works.
+    # What changed after the pass began may be newer than a record that the pass did not see. It
+    # reads on while the source works.
     high = max(before.high, min(seen.high, began))
     left = tuple({**seen.unreadable, **seen.failed, **seen.late})
     done = Progress(high=high, until=began, passes=before.passes + 1, left=left)

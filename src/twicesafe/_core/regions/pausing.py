@@ -1,22 +1,25 @@
 """What a store says about the homes that were moved to it, so that followers know what they must not copy.
 
-A follower asks no register. It may be frozen for an hour and then go on, and the region that it copies from may be
-lost, so that nothing can be told to it. Instead, each store has a document with one entry for each home that was, or
-is being, moved to it. A pass reads the documents of both stores *after* each page of the source.
+A follower asks no register. It may be frozen for an hour and then go on, and the region that it
+copies from may be lost, so that nothing can be told to it. Instead, each store has a document with
+one entry for each home that was, or is being, moved to it. A pass reads the documents of both
+stores *after* each page of the source.
 
-**A region in doubt is not copied.** After a failover the new region may claim a key that a worker of the old
-region still works on. A copy of that claim in the old region's store would take the key from its worker: the
-answer would be lost, and a claim before the cut would get a fence of the later epoch. The entry of the new region
-says that it is in doubt. It is written before the epoch opens, so every record of that epoch is younger.
+**A region in doubt is not copied.** After a failover the new region may claim a key that a worker
+of the old region still works on. A copy of that claim in the old region's store would take the key
+from its worker: the answer would be lost, and a claim before the cut would get a fence of the later
+epoch. The entry of the new region says that it is in doubt. It is written before the epoch opens,
+so every record of that epoch is younger.
 
-**The region that serves gets no late claims.** A claim may reach the old region's store after the cut. It starts
-nothing, but where fences are times it is above the work that the new region has begun. So a store that serves a home
-takes no unfinished record above the base of its epoch from a store that served the home earlier (`Bound`). Its entry
-is written before the cut is chosen. So a page that was read before it has only fences below the base, and may be
-copied at any later time: the work of the new region is above the base.
+**The region that serves gets no late claims.** A claim may reach the old region's store after the
+cut. It starts nothing, but where fences are times it is above the work that the new region has
+begun. So a store that serves a home takes no unfinished record above the base of its epoch from a
+store that served the home earlier (`Bound`). Its entry is written before the cut is chosen. So a
+page that was read before it has only fences below the base, and may be copied at any later time:
+the work of the new region is above the base.
 
-While a move is under way, which of the two stores will serve is not known. Then neither gets an unfinished record
-of the other. What is left out is tried again by every pass.
+While a move is under way, which of the two stores will serve is not known. Then neither gets an
+unfinished record of the other. What is left out is tried again by every pass.
 """
 
 from __future__ import annotations

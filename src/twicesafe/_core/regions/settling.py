@@ -1,7 +1,8 @@
 """Settling: what the records of the region that served before say about keys that were in doubt here.
 
-An answer of the old region counts, unless there is one here. If both regions did the work, the record says so. Work
-that has not ended may still be running there, so a key about which this region has not decided stays in doubt.
+An answer of the old region counts, unless there is one here. If both regions did the work, the
+record says so. Work that has not ended may still be running there, so a key about which this region
+has not decided stays in doubt.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Settling(NamedTuple):
         return row.fence <= self.epoch.base and self.is_ours(row)
 
     def bounded(self, row: Row) -> Row:
-        """A claim that reached the old region after the cut starts nothing, and may hide work that was started: it is
-        of an older epoch, although a fence that is a time is above the base."""
+        """A claim that reached the old region after the cut starts nothing, and may hide work that
+        was started: it is of an older epoch, although a fence that is a time is above the base."""
         if row.state not in CLOSED and row.fence > self.epoch.base and self.is_ours(row):
             return replace(row, fence=self.epoch.base)
         return row

@@ -1,9 +1,10 @@
 """A request becomes one digest of all its values, and a sketch of each piece of prose.
 
-A request is text, or plain data with text in it. In data, the place of a value belongs to it, and a text without a
-space is a value itself (an id, a name of an action). A sketch is MinHash in its bottom-k form: one hash per feature,
-the smallest are kept. Two sketches of short texts give the exact share of common features, those of long ones an
-estimate. The hash is Python's own, which has a secret per process: a sender cannot aim at it.
+A request is text, or plain data with text in it. In data, the place of a value belongs to it, and a
+text without a space is a value itself (an id, a name of an action). A sketch is MinHash in its
+bottom-k form: one hash per feature, the smallest are kept. Two sketches of short texts give the
+exact share of common features, those of long ones an estimate. The hash is Python's own, which has
+a secret per process: a sender cannot aim at it.
 
 With an embedding, prose is compared by the direction of its vector instead. Values and names stay as they are.
 """
@@ -136,8 +137,9 @@ def _shared(one: Prose, other: Prose) -> float:
 
 
 def _have_same_names(one: Prose, other: Prose) -> bool:
-    """A name in one text must be a word of the other (it may have lost its capital letter), and names that both
-    have must come in one order. A payment from Alice to Bob is not one from Bob to Alice."""
+    """A name in one text must be a word of the other (it may have lost its capital letter), and
+    names that both have must come in one order. A payment from Alice to Bob is not one from Bob to
+    Alice."""
     if not set(one.names) <= set(other.words) or not set(other.names) <= set(one.words):
         return False
     common = set(one.names) & set(other.names)

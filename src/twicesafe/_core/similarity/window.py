@@ -1,8 +1,8 @@
 """Recent requests of each scope, in bounded memory.
 
-Requests are compared only within their scope, and only with those that have equal values. So one comparison costs the
-same however full the window is. A scope that is full loses its own oldest request. If all scopes together are full, the
-scope that was silent for the longest time loses one.
+Requests are compared only within their scope, and only with those that have equal values. So one
+comparison costs the same however full the window is. A scope that is full loses its own oldest
+request. If all scopes together are full, the scope that was silent for the longest time loses one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A text becomes values and prose.
 
-Values are what must not differ: amounts with their currency, numbers, dates, ids, and words that turn a sentence
-around (not, never, next). Each kind keeps its order, so that "from 1 to 2" is not "from 2 to 1". "1,000.00",
-"1000" and "1.000,00" are one number; "17 Nov 2026" and "2026-11-17" are one date. A form that can be read in two ways
-("1.000", "3/4/2026") equals only itself. A word with a capital letter inside a sentence is a name. The rest is prose: lower case,
-without the most common words.
+Values are what must not differ: amounts with their currency, numbers, dates, ids, and words that
+turn a sentence around (not, never, next). Each kind keeps its order, so that "from 1 to 2" is not
+"from 2 to 1". "1,000.00", "1000" and "1.000,00" are one number; "17 Nov 2026" and "2026-11-17" are
+one date. A form that can be read in two ways ("1.000", "3/4/2026") equals only itself. A word with
+a capital letter inside a sentence is a name. The rest is prose: lower case, without the most common
+words.
 
 Every pattern reads a character a bounded number of times, so a hostile text costs no more than any other.
 """

@@ -192,8 +192,8 @@ def call_tool(
 ) -> ToolFlow[ToolAnswer]:
     """One call, from its key to its answer. Raises what the tool raised, if nothing was done.
 
-    ``states``: the errors by which a tool of this framework says that nothing was done. ``wrappers``: the packages
-    that wrap what a tool raises.
+    ``states``: the errors by which a tool of this framework says that nothing was done.
+    ``wrappers``: the packages that wrap what a tool raises.
     """
     try:
         ended = yield from _called(rule, call, states, remember, wrappers)

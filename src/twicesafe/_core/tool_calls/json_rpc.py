@@ -43,8 +43,8 @@ _NAMES: Final = frozenset({"jsonrpc", "method", "id", "params", "name", "argumen
 _NOTHING_DONE: Final = frozenset({-32700, -32600, -32601, -32602, -32042})
 """Errors of JSON-RPC that come before a tool is called; the last one asks the client to visit a URL."""
 COMPLETE: Final = "complete"
-"""The ``resultType`` of a tool's result; the protocol requires it since 2026. A request for input and a task have
-others."""
+"""The ``resultType`` of a tool's result; the protocol requires it since 2026. A request for input
+and a task have others."""
 _ASKS: Final = "input_required"
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
@@ -195,8 +195,8 @@ def how_it_ended(status: int, response: Mapping[str, Any] | None) -> Ended:
 def answer_message(id_: Any, answer: ToolAnswer) -> bytes:
     """The result for the client: what was recorded, with a note for the model; or what to do next.
 
-    Without its result, a tool that was done gets ``isError``: a client refuses a result without the structured
-    content that the tool declares.
+    Without its result, a tool that was done gets ``isError``: a client refuses a result without the
+    structured content that the tool declares.
     """
     kept = answer.result if answer.has_result else None
     if isinstance(kept, dict) and kept.get("resultType", COMPLETE) != COMPLETE:

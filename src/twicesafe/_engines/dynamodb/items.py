@@ -9,8 +9,8 @@ false has none, nor has the first ``attempt``. Four more belong to the store:
     audit      what operators did, oldest first, written with the action itself
     ttl        when DynamoDB may delete the item (seconds); only records that expire have it
 
-A record with ``revision`` has the first layout, of no released version. A version that changes this layout will
-write its number in ``layout``. Both are refused, never misread.
+A record with ``revision`` has the first layout, of no released version. A version that changes this
+layout will write its number in ``layout``. Both are refused, never misread.
 """
 
 from __future__ import annotations

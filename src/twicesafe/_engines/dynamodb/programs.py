@@ -1,8 +1,8 @@
 """The programs of DynamoDB: each request as conditional writes.
 
-A program yields a `BotoCall`, or a list of calls that may run at once, and receives the reply. If the condition
-of a write does not hold, the reply is a `ConditionFailed` with the present item. A claim is a put,
-an owner's request is an update (`versioned.deciding`).
+A program yields a `BotoCall`, or a list of calls that may run at once, and receives the reply. If
+the condition of a write does not hold, the reply is a `ConditionFailed` with the present item. A
+claim is a put, an owner's request is an update (`versioned.deciding`).
 """
 
 from __future__ import annotations

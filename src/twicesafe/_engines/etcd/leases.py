@@ -1,9 +1,9 @@
 """etcd leases, shared by claims: etcd's time decides, and a claim is still one round trip.
 
-A claim, a back-off and a retention each last as long as an etcd lease. Granting one costs an extra write, and
-etcd is not made for millions of leases. So requests that need a lease for about the same time share one, as
-Kubernetes does it, up to `MOST` keys. It lasts at least as long as each of them asked for, and up to a second or
-3 % longer.
+A claim, a back-off and a retention each last as long as an etcd lease. Granting one costs an extra
+write, and etcd is not made for millions of leases. So requests that need a lease for about the same
+time share one, as Kubernetes does it, up to `MOST` keys. It lasts at least as long as each of them
+asked for, and up to a second or 3 % longer.
 
 The worker's clock only chooses among leases. It counts from before the lease was asked for, so it is never
 too generous. If a lease is over anyway, etcd refuses it, and the request continues with another.

@@ -109,7 +109,8 @@ CALLS: Final = {
         "AuthenticateResponse",
     ),
 }
-"""The calls with one request and one reply: path, request, reply. None: the request is bytes (`transaction_bytes`)."""
+"""The calls with one request and one reply: path, request, reply. None: the request is bytes
+(`transaction_bytes`)."""
 
 STREAMS: Final = {"Watch": ("/etcdserverpb.Watch/Watch", "WatchRequest", "WatchResponse")}
 

@@ -1,13 +1,15 @@
 """The programs of etcd: a guess, one transaction that checks it, and `_core.lifecycle` for every decision.
 
-A request is decided on what is believed about its record. A claim believes that there is none, and the owner of a
-claim believes what it wrote. One transaction compares the record's revision and writes. If the belief was wrong, it
-returns the record instead, and the decision is made again on that. So a first delivery is two round trips and
-a duplicate one, no request needs a lock, and no rule is written twice.
+A request is decided on what is believed about its record. A claim believes that there is none, and
+the owner of a claim believes what it wrote. One transaction compares the record's revision and
+writes. If the belief was wrong, it returns the record instead, and the decision is made again on
+that. So a first delivery is two round trips and a duplicate one, no request needs a lock, and no
+rule is written twice.
 
-etcd's lease on the `l` key of a claim decides when the claim is over, never our clock (P5). A takeover checks in the
-same transaction that the key is absent. Every change of a claim writes its record, so an owner that lost it
-finds another revision. The requests about many records are in `sweep_and_search`.
+etcd's lease on the `l` key of a claim decides when the claim is over, never our clock (P5). A
+takeover checks in the same transaction that the key is absent. Every change of a claim writes its
+record, so an owner that lost it finds another revision. The requests about many records are in
+`sweep_and_search`.
 """
 
 from __future__ import annotations
@@ -57,8 +59,9 @@ class EtcdPrograms(SweepAndSearch):
         self.leases = leases
         self._claims: dict[bytes, SeenRecord] = {}
         self._large = False
-        """Whether this process has met a result with its own key. Until then a refused write does not return that
-        key: most stores have none, and each read costs the server and the client."""
+        """Whether this process has met a result with its own key. Until then a refused write does
+        not return that key: most stores have none, and each read costs the server and the
+        client."""
         self._believing = RenewedLock()
 
     def perform(self, ask: Request) -> Program[Any]:

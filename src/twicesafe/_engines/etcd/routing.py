@@ -1,13 +1,13 @@
 """Sends calls to the members of a cluster: one at a time, the next one after an outage.
 
-A program yields a `EtcdCall` and receives the reply. `Router.route` turns it into a program that yields an
-`MemberAttempt` (one call of one member) or a `EtcdPause`, so the blocking and the async store share it. Any member
-can answer every request: it forwards what its leader must decide. So a call stays with its member until that one
-fails, hangs or has no leader.
+A program yields a `EtcdCall` and receives the reply. `Router.route` turns it into a program that
+yields an `MemberAttempt` (one call of one member) or a `EtcdPause`, so the blocking and the async
+store share it. Any member can answer every request: it forwards what its leader must decide. So a
+call stays with its member until that one fails, hangs or has no leader.
 
-A call that may be repeated is repeated within the time-out. All writes compare the revision of their record, and a
-worker's request that was already carried out is answered as it was. An operator's action is repeated only if it was surely not
-carried out.
+A call that may be repeated is repeated within the time-out. All writes compare the revision of
+their record, and a worker's request that was already carried out is answered as it was. An
+operator's action is repeated only if it was surely not carried out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The bytes of a transaction, as Protocol Buffers has them.
 
-Every claim and every completion is a transaction. Protobuf took a tenth of the client's time to build its message, which
-contains a message for each comparison and each operation. So its few fields are encoded here; a test compares the bytes
-with those of `messages`. Replies and all other requests use the messages.
+Every claim and every completion is a transaction. Protobuf took a tenth of the client's time to
+build its message, which contains a message for each comparison and each operation. So its few
+fields are encoded here; a test compares the bytes with those of `messages`. Replies and all other
+requests use the messages.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Wake-ups by watch: one stream and one thread per store, for all waiters.
 
-A waiter watches the deletion of an `l` key. Etcd deletes it in the transaction that ends the claim, or when its lease is
-over. It watches from the revision at which it last saw the key, so nothing can happen in between. If the stream
-fails or refuses a waiter, all waiters are woken after a pause, and they ask the store; the next one opens a new
-stream, with the present login. Without the pause they would ask as fast as they can, behind a proxy that passes calls
-and no streams.
+A waiter watches the deletion of an `l` key. Etcd deletes it in the transaction that ends the claim,
+or when its lease is over. It watches from the revision at which it last saw the key, so nothing can
+happen in between. If the stream fails or refuses a waiter, all waiters are woken after a pause, and
+they ask the store; the next one opens a new stream, with the present login. Without the pause they
+would ask as fast as they can, behind a proxy that passes calls and no streams.
 """
 
 from __future__ import annotations

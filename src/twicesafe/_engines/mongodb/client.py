@@ -60,9 +60,10 @@ def checked(settings: Settings) -> Settings:
 def connected(kind: Any, settings: Settings, *, retries: bool) -> Any:
     """A client of this class. It connects in the background, and on first use.
 
-    Without ``retries`` the driver does not repeat a write, which a server on its own does not support. PyMongo (4.19)
-    finds that out when it repeats, and takes its own refusal for an outage: it empties the pool, other calls fail and
-    repeat for that, and so on until all of them time out, although the server answers.
+    Without ``retries`` the driver does not repeat a write, which a server on its own does not
+    support. PyMongo (4.19) finds that out when it repeats, and takes its own refusal for an outage:
+    it empties the pool, other calls fail and repeat for that, and so on until all of them time out,
+    although the server answers.
     """
     from pymongo.errors import PyMongoError
 

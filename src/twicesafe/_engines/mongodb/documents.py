@@ -1,8 +1,8 @@
 """Records as documents, and the calls that read and write them.
 
-``_id`` is the key's id in hex digits, as the command line shows it. There is one field per field of `Row`, under its
-name; one that is empty, zero or false is absent, as is the first ``attempt``. Each field costs time in every call, so
-there are no others in most records. Four belong to the store:
+``_id`` is the key's id in hex digits, as the command line shows it. There is one field per field of
+`Row`, under its name; one that is empty, zero or false is absent, as is the first ``attempt``. Each
+field costs time in every call, so there are no others in most records. Four belong to the store:
 
     changes    the revision, if it is not 0; with fence and state it is the *version* that a write is based on
     lease      the milliseconds that the owner was granted, after a renewal; before it the claim's times tell it
@@ -10,8 +10,8 @@ there are no others in most records. Four belong to the store:
     ttl        when MongoDB may delete the document: a fixed time after ``expires_at``, which is in the document
                only if it is too late for a date
 
-A record with ``revision`` has the first layout, of no released version. A version that changes this layout will write
-its number in ``layout``. Both are refused, never misread.
+A record with ``revision`` has the first layout, of no released version. A version that changes this
+layout will write its number in ``layout``. Both are refused, never misread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Our errors for those of MongoDB and PyMongo: what happened, and what to do.
 
-Errors are known by their codes and names, so that no driver is imported here. Whatever is not in the table is an
-outage, which may be retried.
+Errors are known by their codes and names, so that no driver is imported here. Whatever is not in
+the table is an outage, which may be retried.
 """
 
 from __future__ import annotations

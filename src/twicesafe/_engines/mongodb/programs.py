@@ -1,8 +1,8 @@
 """The programs of MongoDB: each request as conditional writes.
 
-A program yields a `DriverCall` and receives the driver's reply. A claim is one findAndModify that inserts the document
-or returns the one that is there, so first deliveries and repeats are one call each. An owner's
-request is one update (`versioned.deciding`).
+A program yields a `DriverCall` and receives the driver's reply. A claim is one findAndModify that
+inserts the document or returns the one that is there, so first deliveries and repeats are one call
+each. An owner's request is one update (`versioned.deciding`).
 
 The driver repeats a write whose reply was lost only if the server recognises the repeat (retryable writes of
 replica sets). So no write happens twice, not even an operator's.

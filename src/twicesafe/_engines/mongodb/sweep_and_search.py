@@ -164,8 +164,9 @@ def _conditions(ask: Filter, now: int) -> Iterator[Document]:
 
 
 def _place_of(found: Document) -> str:
-    """`cursor_of` for a document that may be damaged. The server sorts one without a time behind all others, and one
-    whose time is no number before them. (To a shell, numbers have a fraction.)"""
+    """`cursor_of` for a document that may be damaged. The server sorts one without a time behind
+    all others, and one whose time is no number before them. (To a shell, numbers have a
+    fraction.)"""
     created, time = found.get("created_at"), _LATEST
     if str(created) in ("None", "nan"):
         time = 0

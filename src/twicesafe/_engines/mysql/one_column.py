@@ -1,8 +1,9 @@
 """The record that a claim returns, as one column: PyMySQL takes longer for a column than the server for a row.
 
-Its numbers come first, as text. Then come its bytes without separators; the last numbers say how long they are.
-The numbers are in latin1 (see ``_latin1``), because the caller's `collation_connection` may be in UTF-16.
-A large result is not put into one value with the rest: the server refuses such values above max_allowed_packet.
+Its numbers come first, as text. Then come its bytes without separators; the last numbers say how
+long they are. The numbers are in latin1 (see ``_latin1``), because the caller's
+`collation_connection` may be in UTF-16. A large result is not put into one value with the rest: the
+server refuses such values above max_allowed_packet.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ ROWS: Final = 200
 """In one INSERT."""
 
 HEAVY: Final = 256 * 1024
-"""Bytes in one INSERT of several messages, before the driver writes them as hex. A message with more is sent alone."""
+"""Bytes in one INSERT of several messages, before the driver writes them as hex. A message with
+more is sent alone."""
 
 
 class MysqlOutbox(OutboxPrograms):

@@ -1,8 +1,9 @@
 """Durable runs on MariaDB and MySQL: a step is one statement, a start is one transaction.
 
-On MariaDB the start of a new run is two statements in that transaction. A step is inserted by a statement that
-reads its record under a shared lock, so a takeover waits for it and finds the step. Sessions read what is
-committed when a statement begins, so a start reads the steps after its claim has locked the record.
+On MariaDB the start of a new run is two statements in that transaction. A step is inserted by a
+statement that reads its record under a shared lock, so a takeover waits for it and finds the step.
+Sessions read what is committed when a statement begins, so a start reads the steps after its claim
+has locked the record.
 """
 
 from __future__ import annotations

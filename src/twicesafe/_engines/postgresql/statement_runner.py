@@ -35,7 +35,8 @@ class StatementRunner:
         from psycopg import errors, generators, pq
         from psycopg.types.numeric import Int8BinaryDumper
 
-        # All integers as one type: psycopg would choose among three by size, and prepare the statement for each.
+        # All integers as one type: psycopg would choose among three by size, and prepare the
+        # statement for each.
         connection.adapters.register_dumper(int, Int8BinaryDumper)
         self._connection, self._pgconn = connection, connection.pgconn
         self._most = MOST if prepares else 0

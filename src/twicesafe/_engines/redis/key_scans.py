@@ -54,8 +54,9 @@ class KeyScans:
         return self.before + id + b"}a"
 
     def records_among(self, names: list[bytes]) -> list[bytes]:
-        """The names of our records. Of all that begin as ours do, only records have this length. So a pattern need not
-        have an end: comparing it with each key would take the server as long as the rest of the SCAN."""
+        """The names of our records. Of all that begin as ours do, only records have this length. So
+        a pattern need not have an end: comparing it with each key would take the server as long as
+        the rest of the SCAN."""
         before, length = self.before, len(self.before) + 33
         return [name for name in names if len(name) == length and name.startswith(before)]
 

@@ -1,9 +1,9 @@
 """The programs that search all keys of a Redis store: browse, count, survey, and the audit log.
 
-Redis keeps no order and no index that a claim would not pay for, so each search is one scan over all
-keys (`record_scan`), which answers all questions of a screen (`scan_questions`). A scan may see a key
-twice while the server's table grows; a page shows it once, a count may count it twice. Keys that move to another
-node meanwhile are on the page (`moved_slots`); a count may miss them.
+Redis keeps no order and no index that a claim would not pay for, so each search is one scan over
+all keys (`record_scan`), which answers all questions of a screen (`scan_questions`). A scan may see
+a key twice while the server's table grows; a page shows it once, a count may count it twice. Keys
+that move to another node meanwhile are on the page (`moved_slots`); a count may miss them.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ A request is sent behind those that are on their way, and its answer is read whi
 server works on some requests while we pack others. A lone request is sent at once, and the requests
 of one turn of the loop share a write (`AsyncLink`).
 
-That is the short way, and nearly always enough. A request takes the long way, through the router, if
-its server must be looked up, if it must wait for replicas, if the connection was lost, or if the server
-answered with an error. Requests that arrive meanwhile queue up behind it and form its next batch
-(`AsyncBatcher`), so that none overtakes another. A request that is sent again gets the same answer, by the owner
-token.
+That is the short way, and nearly always enough. A request takes the long way, through the router,
+if its server must be looked up, if it must wait for replicas, if the connection was lost, or if the
+server answered with an error. Requests that arrive meanwhile queue up behind it and form its next
+batch (`AsyncBatcher`), so that none overtakes another. A request that is sent again gets the same
+answer, by the owner token.
 
 A cancelled claim may already be sent, so the `Abandon` that releases it follows on the same connection.
 """
@@ -91,8 +91,8 @@ class LoopConnections:
 class _Pipeline:
     """Requests in the order in which they came, the short way or the long way.
 
-    `spare`: another connection, for a server that gives us no connection of our own. Work that is done must be
-    recorded.
+    `spare`: another connection, for a server that gives us no connection of our own. Work that is
+    done must be recorded.
     """
 
     def __init__(self, store: AsyncRedisStore, spare: _Connection | None = None) -> None:

@@ -1,8 +1,9 @@
 """The keys of slots that move to another node of a Cluster while a search reads it.
 
-A search may be past their slot on the new node when they arrive, and reach their slot on the old node when they are
-gone. So it asks before and after which slots each node has, and which of them are moving, and reads the keys of these
-slots once more. A slot that moved there and back again in between is not noticed.
+A search may be past their slot on the new node when they arrive, and reach their slot on the old
+node when they are gone. So it asks before and after which slots each node has, and which of them
+are moving, and reads the keys of these slots once more. A slot that moved there and back again in
+between is not noticed.
 """
 
 from __future__ import annotations

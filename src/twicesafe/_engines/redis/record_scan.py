@@ -1,12 +1,12 @@
 """Reads all records of a Redis store: SCAN names a slice of them, MGET reads it.
 
-The server only looks up and sends; `scan_questions` decides here which records match. While the server works on a
-slice, this process examines the one before (`ScanStep`). Every node is asked for a slice at a time, all of them at
-the same time.
+The server only looks up and sends; `scan_questions` decides here which records match. While the
+server works on a slice, this process examines the one before (`ScanStep`). Every node is asked for
+a slice at a time, all of them at the same time.
 
-Results never travel with large records. The first records are measured, and only their heads are read. If all
-records together have `SMALL` bytes on average, they are read whole: one MGET takes a third of what as many GETRANGEs
-take. Otherwise, or if a server refuses MGET, the heads are read.
+Results never travel with large records. The first records are measured, and only their heads are
+read. If all records together have `SMALL` bytes on average, they are read whole: one MGET takes a
+third of what as many GETRANGEs take. Otherwise, or if a server refuses MGET, the heads are read.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TOGETHER: Final = 16
 """Records in one MGET. Valkey 9 loads this many keys of a command into the cache at once
 (`prefetch-batch-max-size`). With 50 records in one MGET it takes a sixth more time, with 1,000 a third."""
 SHARED: Final = 0.1
-"""If more than this part of the names in a slice are not ours, the server leaves them out from then on. Comparing
-every name with a pattern takes the server a fifth of the time of a SCAN."""
+"""If more than this part of the names in a slice are not ours, the server leaves them out from then
+on. Comparing every name with a pattern takes the server a fifth of the time of a SCAN."""
 SMALL: Final = 1024
 """Bytes of a record: with larger ones, results would be most of what travels."""
 ALLOWED: Final = 262_144

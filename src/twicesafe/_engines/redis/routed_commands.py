@@ -42,8 +42,8 @@ class PlainCommand(msgspec.Struct, gc=False):
 class ScanStep(list[Any]):
     """The commands of one step of a search, and what this process does until their replies come.
 
-    `servers`: who answered for each node in the steps before. A cursor of SCAN means nothing to another server: it
-    would leave out records, and say nothing.
+    `servers`: who answered for each node in the steps before. A cursor of SCAN means nothing to
+    another server: it would leave out records, and say nothing.
     """
 
     def __init__(self, meanwhile: Callable[[], object], servers: dict[int, Address]) -> None:

@@ -1,9 +1,9 @@
 """The router: send each command to its server, and get all replies.
 
-`Router.run` takes commands and returns their replies; a failed command's error is in its place. It is
-a generator that yields round trips as data. So the blocking and the async store react in the same way to
-an unloaded script, a moved slot, a new primary and a lost connection (`rounds`). `servers` decides which server
-is asked, and whether its answer counts.
+`Router.run` takes commands and returns their replies; a failed command's error is in its place. It
+is a generator that yields round trips as data. So the blocking and the async store react in the
+same way to an unloaded script, a moved slot, a new primary and a lost connection (`rounds`).
+`servers` decides which server is asked, and whether its answer counts.
 
 Everything except an operator's request may be sent twice: requests are idempotent by their owner token.
 """

@@ -327,8 +327,8 @@ def _id(name: bytes) -> bytes:
 
 
 def _containing(needed: bytes, part: RecordSlice) -> list[tuple[bytes, bytes]]:
-    """The records that contain these bytes, and perhaps a few others. One search through all of them takes a third of
-    the time of a search in each."""
+    """The records that contain these bytes, and perhaps a few others. One search through all of
+    them takes a third of the time of a search in each."""
     texts = [text or b"" for text in part.texts]
     joined, ends, found = b"".join(texts), list[int](), list[tuple[bytes, bytes]]()
     at = joined.find(needed)
@@ -343,8 +343,8 @@ def _containing(needed: bytes, part: RecordSlice) -> list[tuple[bytes, bytes]]:
 def rows_of(
     ids: list[bytes], replies: list[Any], others: dict[str, None]
 ) -> Iterator[tuple[int, Row]]:
-    """The rows in replies of `peek` and `read`, each with the time of its node. Missing records are left out. The names
-    of those that cannot be read are added to ``others``."""
+    """The rows in replies of `peek` and `read`, each with the time of its node. Missing records are
+    left out. The names of those that cannot be read are added to ``others``."""
     for id_, reply in zip(ids, replies, strict=True):
         if isinstance(reply, Exception):
             if not is_unreadable(reply):

@@ -149,14 +149,15 @@ def unreadable(id_: bytes) -> CorruptRecordError:
 
 
 def owner_bytes(row: Row) -> bytes:
-    """What is kept in the place of the owner. A forgotten record has none, and no key from which the other half of
-    its id could be computed: its place keeps that half. So the record can be copied to a store that never knew it."""
+    """What is kept in the place of the owner. A forgotten record has none, and no key from which
+    the other half of its id could be computed: its place keeps that half. So the record can be
+    copied to a store that never knew it."""
     return row.id[16:] if row.state is State.FORGOTTEN else row.owner
 
 
 def with_whole_id(row: Row, id_: bytes = b"") -> Row:
-    """The row with all 32 bytes of its id, of which a store keeps 16. If an older version forgot it, there are no
-    others."""
+    """The row with all 32 bytes of its id, of which a store keeps 16. If an older version forgot
+    it, there are no others."""
     if row.state is State.FORGOTTEN and row.owner:
         row.id, row.owner = row.id[:16] + row.owner, b""
     elif len(row.id) < 32:
@@ -181,8 +182,8 @@ PRESENT: Final = (
 """The columns that the answer to a claim needs."""
 
 TEXT_OR_RESULT: Final = "CASE WHEN {of}state IN (4, 5) THEN {error} ELSE {result} END"
-"""What is read as `result`: a held or parked record has none, so its reason takes that place. One more column would
-cost the driver more than this costs the server."""
+"""What is read as `result`: a held or parked record has none, so its reason takes that place. One
+more column would cost the driver more than this costs the server."""
 
 
 def explained(row: Row) -> Row:

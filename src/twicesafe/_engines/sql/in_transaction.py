@@ -1,9 +1,10 @@
 """Transaction mode: the programs of a SQL store that run in the caller's transaction.
 
-They write the same kind of row to the same table as lease mode, so each mode respects the records of
-the other. A key that is claimed, completed, held or parked in one mode has the same state in the other. `enter` inserts first,
-and decides in one statement where an engine can. Rare cases load the row under a lock, decide by
-the lifecycle table, and save it. Nothing here begins, commits or rolls back a transaction.
+They write the same kind of row to the same table as lease mode, so each mode respects the records
+of the other. A key that is claimed, completed, held or parked in one mode has the same state in the
+other. `enter` inserts first, and decides in one statement where an engine can. Rare cases load the
+row under a lock, decide by the lifecycle table, and save it. Nothing here begins, commits or rolls
+back a transaction.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class InTransaction(abc.ABC):
         return ack
 
     def rewind_step(self, ask: RecordStep) -> Program[None]:
-        """Undo the step so far; `AtomicityBrokenError`: this is not the transaction in which it began. Works in a
-        failed transaction, too."""
+        """Undo the step so far; `AtomicityBrokenError`: this is not the transaction in which it
+        began. Works in a failed transaction, too."""
         yield Change(f"ROLLBACK TO SAVEPOINT {savepoint(ask.owner)}")
 
     def record_step(self, ask: RecordStep, renewed: int) -> Program[Ack]:

@@ -1,8 +1,9 @@
 """The programs that search the records of a SQL store: browse, count, and the audit log of all keys.
 
-Every condition is written once, as SQL that means the same as `_core.record_filter.matches`. No condition
-needs an index, because every claim would pay for it: a search reads the table from its newest end. With
-the optional index on values (docs/decisions/0023-search-without-an-index.md) the engine looks a value up instead.
+Every condition is written once, as SQL that means the same as `_core.record_filter.matches`. No
+condition needs an index, because every claim would pay for it: a search reads the table from its
+newest end. With the optional index on values (docs/decisions/0023-search-without-an-index.md) the
+engine looks a value up instead.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
     stores        `Store` and `AsyncStore`, as far as both engines have the same
     lease_watch   when a lease is over, without a clock in the server's conditions
 
-A record has a fence, a state and a *revision*, which counts the writes that leave both as they are. `_core.lifecycle`
-decides in the worker; the write that follows names the version that it is based on. docs/decisions/0027-dynamodb.md says why this is safe.
+A record has a fence, a state and a *revision*, which counts the writes that leave both as they are.
+`_core.lifecycle` decides in the worker; the write that follows names the version that it is based
+on. docs/decisions/0027-dynamodb.md says why this is safe.
 """

@@ -128,8 +128,9 @@ class VersionedPrograms(ABC):
             answer, after = lifecycle.claim(judged, ask, now)
             lease = ask.lease
             if after is not None and answer.fence:
-                # P3: a fence is the time, so it is above those of any deleted record. Also that of a takeover:
-                # the record may be one that the network delivered late, after its successor was deleted.
+                # P3: a fence is the time, so it is above those of any deleted record. Also that of
+                # a takeover: the record may be one that the network delivered late, after its
+                # successor was deleted.
                 answer.fence = after.fence = max(after.fence, now * 1000)
         else:
             if found is not None and getattr(ask, "unless_running", False):

@@ -80,8 +80,8 @@ def message_of(message: Any) -> Message:
 
 
 def stored_message_of(stream: str, message: Any) -> Message:
-    """A message that was read from the stream, and not delivered. Its time may be a microsecond earlier than that of
-    a delivery, because nats-py rounds one and cuts the other."""
+    """A message that was read from the stream, and not delivered. Its time may be a microsecond
+    earlier than that of a delivery, because nats-py rounds one and cuts the other."""
     return _message(message, 0, f"{stream}/{message.seq}@{message.time.isoformat()}")
 
 
@@ -100,8 +100,8 @@ def _message(message: Any, deliveries: int, position: str) -> Message:
 
 
 def _value(value: Any) -> str:
-    """The value of a header. nats-py returns it as text if the message was delivered; if it was read from the stream
-    and is not ASCII, as a `Header` of its bytes."""
+    """The value of a header. nats-py returns it as text if the message was delivered; if it was
+    read from the stream and is not ASCII, as a `Header` of its bytes."""
     if isinstance(value, str):
         return value
     return b"".join(part for part, _ in decode_header(value)).decode("utf-8", "replace")

@@ -1,8 +1,9 @@
 """The group's offsets, and where a partition continues: librdkafka's choice is compared with them.
 
-While a transaction is open, Kafka does not tell the offsets that it changes, and librdkafka asks again. If the group
-rebalances meanwhile, librdkafka (2.16) takes the missing answer for a group without offsets. It starts at
-``auto.offset.reset``, which is the earliest message, and everything in the partition would be handled again.
+While a transaction is open, Kafka does not tell the offsets that it changes, and librdkafka asks
+again. If the group rebalances meanwhile, librdkafka (2.16) takes the missing answer for a group
+without offsets. It starts at ``auto.offset.reset``, which is the earliest message, and everything
+in the partition would be handled again.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def skip_what_is_done(consumer: Any, partition: str, first: int) -> bool:
     """`first`: the offset that librdkafka fetched first. True: the group's offset is higher, and
     `consumer` continues there.
 
-    If the log ends before the group's offset, it was cut, and its offsets are those of other messages: none is
-    skipped.
+    If the log ends before the group's offset, it was cut, and its offsets are those of other
+    messages: none is skipped.
     """
     from confluent_kafka import TopicPartition
 

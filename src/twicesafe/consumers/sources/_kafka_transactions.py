@@ -13,10 +13,10 @@ first one, whose consumer then ends with `ConfigurationError`.
 **Unknown outcomes.** If the answer to a commit is lost, the producer is replaced. Its first request
 makes Kafka end the old transaction, and then the group's offsets tell whether it was committed.
 
-**Lost transactions.** A broker whose partitions have no leader while it starts (Kafka 4.3 on one node) may report
-a transaction as committed and never end it in its partitions. The producer's next transaction ends it with its own: if
-that is aborted, both are. So after each abort the group's offsets are compared with those that Kafka has confirmed.
-What is missing is handled again.
+**Lost transactions.** A broker whose partitions have no leader while it starts (Kafka 4.3 on one
+node) may report a transaction as committed and never end it in its partitions. The producer's next
+transaction ends it with its own: if that is aborted, both are. So after each abort the group's
+offsets are compared with those that Kafka has confirmed. What is missing is handled again.
 
 **Starts.** The first message of a partition waits until the group's offset confirms it (`_kafka_offsets`).
 
@@ -263,8 +263,8 @@ class TransactionalMember(KafkaMember):
         return due, [(name, one) for name, _, _, one in work]
 
     def _connect(self) -> bool:
-        """A producer that may begin a transaction; True: what is due has changed, because the one in doubt had
-        been committed, or because one that Kafka had confirmed was not."""
+        """A producer that may begin a transaction; True: what is due has changed, because the one
+        in doubt had been committed, or because one that Kafka had confirmed was not."""
         if self._producer is None:
             from confluent_kafka import Producer
 
@@ -323,11 +323,13 @@ class TransactionalMember(KafkaMember):
         self._in_doubt = []
 
     def _within(self, request: Callable[..., None], *given: Any) -> None:
-        """Make a request that librdkafka may never end, whatever its time limit, if the group's coordinator goes
-        away meanwhile (librdkafka issue 5456). Then the producer is left alone, and its successor fences it.
+        """Make a request that librdkafka may never end, whatever its time limit, if the group's
+        coordinator goes away meanwhile (librdkafka issue 5456). Then the producer is left alone,
+        and its successor fences it.
 
-        After a restart of the broker this is the rule, and all partitions of this member wait meanwhile. So the
-        first time limit is short, and the next ones are longer, for a broker that is slow.
+        After a restart of the broker this is the rule, and all partitions of this member wait
+        meanwhile. So the first time limit is short, and the next ones are longer, for a broker that
+        is slow.
         """
         from confluent_kafka import KafkaError, KafkaException
 

@@ -296,7 +296,8 @@ class JetStreamSource(ConnectionSource):
     # -- settling ---------------------------------------------------------------------------------
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> None:
-        """The server confirms the last one. It handles those of one connection in their order, so it has handled all."""
+        """The server confirms the last one. It handles those of one connection in their order, so
+        it has handled all."""
         valid = self._valid(receipts)
         if not valid:
             return

@@ -12,12 +12,13 @@ channel that holds a message for longer than its ``consumer_timeout`` (30 minute
 ``consumer_timeout=``, for `check`). Acknowledgements are not confirmed by the broker: one that is lost with
 its connection leads to a redelivery.
 
-The broker cannot delay a message that is given back, and does not count deliveries of classic queues. A quorum
-queue puts messages that are returned one by one behind later ones. If a channel closes, the queue takes all its
-messages back in their order. So if order matters, the source waits until no handler runs, then closes the channel.
-The id is ``message_id``, the key is the header ``twicesafe-key``, the topic is the routing key.
-RabbitMQ has no position: a message without an id has no key unless the consumer has ``key=``. Some
-clients, aio-pika for one, give each message a new id: then a producer's retry is a new message.
+The broker cannot delay a message that is given back, and does not count deliveries of classic
+queues. A quorum queue puts messages that are returned one by one behind later ones. If a channel
+closes, the queue takes all its messages back in their order. So if order matters, the source waits
+until no handler runs, then closes the channel. The id is ``message_id``, the key is the header
+``twicesafe-key``, the topic is the routing key. RabbitMQ has no position: a message without an id
+has no key unless the consumer has ``key=``. Some clients, aio-pika for one, give each message a new
+id: then a producer's retry is a new message.
 """
 
 from __future__ import annotations

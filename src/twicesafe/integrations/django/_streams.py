@@ -114,8 +114,8 @@ class BlockingStream(Stream):
     def close(self) -> None:
         """Django drops the response if the client has already disconnected.
 
-        Then the request has ended, and with it its thread: the loop may be waiting for the end of that thread,
-        and a close in it would wait for the loop.
+        Then the request has ended, and with it its thread: the loop may be waiting for the end of
+        that thread, and a close in it would wait for the loop.
         """
         if self._is_on_the_loop():
             self._layer.start(sync_to_async(self._close_in_thread, thread_sensitive=False)())

@@ -19,8 +19,9 @@ __all__ = ["open_inbox", "open_outbox", "url_of"]
 def open_inbox(alias: str = "default", *, hidden_keys: str = "", **settings: Any) -> Inbox:
     """An `Inbox` in this database; its tables come from ``manage.py migrate``.
 
-    It connects at the first use, so you can call this at the top of a module. ``hidden_keys`` is that of a store's
-    URL (``env:NAME`` or ``file:/path``): the database gets keyed hashes in place of keys and scopes.
+    It connects at the first use, so you can call this at the top of a module. ``hidden_keys`` is
+    that of a store's URL (``env:NAME`` or ``file:/path``): the database gets keyed hashes in place
+    of keys and scopes.
     """
     hidden = HiddenKeys.load(hidden_keys) if hidden_keys else None
     return Inbox(_database(alias, hidden), **settings)

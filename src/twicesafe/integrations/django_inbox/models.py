@@ -1,4 +1,5 @@
-"""Records and outbox messages as read-only models: the tables belong to twicesafe, and only twicesafe writes to them."""
+"""Records and outbox messages as read-only models: the tables belong to twicesafe, and only
+twicesafe writes to them."""
 
 from __future__ import annotations
 

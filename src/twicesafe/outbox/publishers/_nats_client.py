@@ -1,7 +1,8 @@
 """The client of nats-py, and its TLS.
 
-nats-py uses TLS if the server asks for it, whatever the URL says. A server with TLS that is not required, or someone in
-between, would get the credentials of a ``tls+nats://`` URL in plain text. This client refuses before it sends them.
+nats-py uses TLS if the server asks for it, whatever the URL says. A server with TLS that is not
+required, or someone in between, would get the credentials of a ``tls+nats://`` URL in plain text.
+This client refuses before it sends them.
 """
 
 from __future__ import annotations

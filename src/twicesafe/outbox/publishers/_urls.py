@@ -82,8 +82,9 @@ def driver_url(url: str, ours: Mapping[str, Any], scheme: str = "") -> tuple[str
 def server_url(
     url: str, ours: Mapping[str, Any], drivers: Samples = MappingProxyType({}), scheme: str = ""
 ) -> tuple[str, dict[str, Any]]:
-    """`driver_url`, for a driver that ignores options of its URL unless they are in ``drivers``: a misspelt one
-    would have no effect. A wrong host or port would look like an outage that never ends."""
+    """`driver_url`, for a driver that ignores options of its URL unless they are in ``drivers``: a
+    misspelt one would have no effect. A wrong host or port would look like an outage that never
+    ends."""
     theirs, options = driver_url(url, ours, scheme)
     parts = urlsplit(theirs)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -123,7 +124,8 @@ AMQP: Final[Samples] = {
     "happy_eyeballs_delay": 0.25,
     **dict.fromkeys(("name", "auth", "cafile", "capath", "cadata", "keyfile", "certfile")),
 }
-"""The options that aio-pika and aiormq read from their URL. aio-pika reads a number that it does not understand as 0."""
+"""The options that aio-pika and aiormq read from their URL. aio-pika reads a number that it does
+not understand as 0."""
 
 
 def redis_url(url: str, ours: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

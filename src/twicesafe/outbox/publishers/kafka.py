@@ -30,8 +30,8 @@ __all__ = ["LARGEST", "TO_BLAME", "KafkaPublisher"]
 OPTIONS: Final = {"prefix": "", "batch": 500, "timeout": 10.0}
 
 LARGEST: Final = 100_000_000
-"""Bytes of a message. The broker knows its limit; librdkafka's own (1 MB) is smaller than Kafka's default, so a
-message that Kafka has taken could not be published again as a dead letter."""
+"""Bytes of a message. The broker knows its limit; librdkafka's own (1 MB) is smaller than Kafka's
+default, so a message that Kafka has taken could not be published again as a dead letter."""
 
 TO_BLAME: Final = frozenset(
     {"MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_MSG_SIZE", "INVALID_RECORD", "POLICY_VIOLATION",

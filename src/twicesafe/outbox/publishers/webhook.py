@@ -114,8 +114,8 @@ class WebhookPublisher(CallablePublisher):
             raise RuntimeError(f"the webhook answered {answer.status_code}")
 
     def _skip_body(self, answer: Any, library: Any) -> None:
-        """The status is the answer. A short body is read, so that the connection can be used again; a long one, or
-        one that does not come, ends the connection.
+        """The status is the answer. A short body is read, so that the connection can be used again;
+        a long one, or one that does not come, ends the connection.
         """
         size, until = 0, time.monotonic() + self._timeout
         with contextlib.suppress(library.HTTPError):

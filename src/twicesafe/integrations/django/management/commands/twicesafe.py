@@ -1,7 +1,8 @@
 """``manage.py twicesafe …``: every command of the command line, on the project's own store.
 
-The store is ``TWICESAFE["store"]``; without that setting, the default database of `django_inbox`. ``--store``
-and TWICESAFE_STORE_URL still come first. A key ring that TWICESAFE names (``"encryption": "env:NAME"``) is theirs, too.
+The store is ``TWICESAFE["store"]``; without that setting, the default database of `django_inbox`.
+``--store`` and TWICESAFE_STORE_URL still come first. A key ring that TWICESAFE names
+(``"encryption": "env:NAME"``) is theirs, too.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Command(BaseCommand):  # type: ignore[misc]
 
 
 def _chosen() -> dict[str, str]:
-    """The store and the key ring of the project. No key ring: there is none, or it is an object that a command
-    cannot load."""
+    """The store and the key ring of the project. No key ring: there is none, or it is an object
+    that a command cannot load."""
     try:
         given = setting()
         ring = given.get("encryption")
