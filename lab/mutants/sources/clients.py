@@ -75,7 +75,7 @@ break_source(
     "aiohttp forgets the call",
     bug="aiohttp takes a followed redirect for a new call",
     file="client/aiohttp.py",
-    old="_redirected.set((_call_mark(request), root))",
+    old="_redirected.set((timer, root))",
     new="_redirected.set(None)",
     tests=[
         f"{REDIRECTS}::test_another_host_gets_a_key_of_its_own_which_is_the_same_for_each_repeat"
@@ -85,7 +85,7 @@ break_source(
     "aiohttp takes any call for the same",
     bug="the next call of a task is taken for a redirect of the one before",
     file="client/aiohttp.py",
-    old="if timer is None or timer is not _call_mark(request):",
+    old="if timer is not _timer_of(request):",
     new="if timer is None:",
     tests=[f"{REDIRECTS}::test_aiohttp_other_calls_of_a_task_are_calls_of_their_own"],
 )

@@ -16,7 +16,6 @@ from .._forking import RenewedLock
 from .._values.breaker import Breaker
 from ..errors import ConfigurationError, StoreUnavailableError, TwicesafeError
 from ..stores._base import Store
-from ..stores._batching import error_for_each
 from ..stores._urls import (
     SERVERS,
     check_store,
@@ -95,7 +94,7 @@ class _LateStore:
         try:
             store = self._store()
         except StoreUnavailableError as error:
-            return list(error_for_each(error, len(requests)))
+            return [error.again() for _ in requests]
         return store.perform_many(requests)
 
     def close(self) -> None:
