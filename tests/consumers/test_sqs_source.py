@@ -92,6 +92,7 @@ class TestSqs(BehindProxies, ConsumerConformance):
     """The rules of all sources. The emulator keeps nothing when it restarts."""
 
     restarts = False
+    ordered = False  # a standard queue
 
     @pytest.fixture(autouse=True)
     def _broker(self, _proxies: None, ministack: Any) -> Iterator[None]:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -368,6 +368,16 @@ def test_a_world_among_the_arguments_is_reported_and_can_be_bound():
         run_twice(append, lines, "tea", snapshot=lambda: list(lines))
     with pytest.raises(AssertionError, match="doubled"):
         run_twice(functools.partial(append, lines), "tea", snapshot=lambda: list(lines))
+
+
+def test_a_changed_argument_that_is_not_copied_is_reported():
+    def tax(order: SimpleNamespace) -> None:
+        order.cents += 1
+        world["bank"] = [order.cents]
+
+    assert "changes an argument that all deliveries share" in str(
+        tried(tax, SimpleNamespace(cents=5))
+    )
 
 
 def test_deliveries_tell_the_mistakes_of_the_test():

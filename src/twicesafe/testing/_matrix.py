@@ -29,7 +29,7 @@ from .._values.outcomes import Outcome
 from .._values.policy import Policy
 from ..errors import ConfigurationError, HeldError, ParkedError, TwicesafeError
 from ..receiver import AsyncReceiver, Receiver
-from ._comparison import Trial, difference, refuse_unseen, same
+from ._comparison import Trial, copied, difference, refuse_unseen, same
 from ._crash import Life
 from ._interleaving import Played, explore
 from ._killing import kills, order_for
@@ -45,6 +45,12 @@ MANY, FEW = 300, 12
 MOST_POINTS: Final = 2000
 
 MAY_DIFFER: Final = "(if results may differ: results=False)"
+
+SHARED: Final = (
+    "the handler changes an argument that all deliveries share here: only dicts, lists, tuples and sets are "
+    "copied. If it is a message, build it inside the handler, from plain data; if it is what the handler "
+    "works on, let setup restore it"
+)
 
 TRIES: Final = 3
 """A trial is repeated if the store was slower than its short lease."""
@@ -119,9 +125,12 @@ class _Trials:
     def all(self, bound: int, kill: bool) -> Matrix:
         if kill:
             order_for(self.case)  # raise now if another process cannot run it
+        given = copied((self.case.args, self.case.kwargs))
         clean, points = self._once()
         again = self._second_run(clean)
         if again.fault:
+            if not same(given, (self.case.args, self.case.kwargs)):
+                self.notes.append(SHARED)
             self._find_difference(again, clean, points)
         else:
             self._again(clean)

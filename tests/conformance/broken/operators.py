@@ -8,6 +8,25 @@ from tests.conformance.broken.base import Broken, Misled
 from twicesafe._core.protocol import Ack
 
 
+class RecallsWhatItOnceSaw(Broken):
+    """It keeps answers to save a look, and an erased one is replayed."""
+
+    rejected_by = "test_recall_does_not_return_what_an_operator_took_back[forget]"
+
+    def recall(self, id):  # noqa: A002
+        seen = vars(self).setdefault("seen", {})
+        return seen.setdefault(id, super().recall(id))
+
+
+class MatchesEightDigits(Misled):
+    """Another record is released than the one that was meant."""
+
+    rejected_by = "test_a_record_by_the_first_digits_of_its_id"
+
+    def browse(self, ask):
+        return self.right.perform(replace(ask, digits=ask.digits[:8]))
+
+
 class ForgetsTheTombstone(Broken):
     """A late duplicate of an erased key runs again."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 from msgspec.structs import replace
 
 from tests.conformance.broken.base import Broken, Misled
+from twicesafe._core import lifecycle
 from twicesafe._core.protocol import Ack
 from twicesafe._values.records import State
 
@@ -25,6 +29,30 @@ class RenewsForAnyone(Misled):
     def renew(self, ask):
         row = self.row(ask)
         return self.right.perform(replace(ask, owner=row.owner, fence=row.fence) if row else ask)
+
+
+class RenewsWhatItReadBefore(Broken):
+    """Reads, and writes later: the old owner's row goes over the new one's."""
+
+    rejected_by = "test_a_late_renewal_and_a_takeover_do_not_both_succeed"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._taken_over = threading.Event()
+
+    def perform(self, request):
+        if request.op == "claim" and request.id in self._rows:
+            answer = super().perform(request)
+            self._taken_over.set()
+            return answer
+        if request.op != "renew":
+            return super().perform(request)
+        self._taken_over.clear()
+        ack, row = lifecycle.renew(self._rows.get(request.id), request, self._now())
+        if row is not None:
+            self._taken_over.wait(10)
+            self._rows[row.id] = row
+        return ack
 
 
 class FailsForAnyone(Misled):

@@ -6,7 +6,7 @@ start after the first has its cause (P12).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from ..._core.protocol import Ack, Claimed, Verdict
 from ..._values.fingerprint import MAX_BYTES, stated
@@ -21,6 +21,7 @@ from .requests import (
     B,
     C,
     claim,
+    forget,
     reach,
     read,
     release,
@@ -268,5 +269,14 @@ class ClaimRules(StoreRules):
         mine = yield from won(A)
         yield mine.complete(b"x", retention=self.tick)
         yield Advance(self.tick)
+        recalled = yield Recalled(KEY.id)
+        assert recalled is None or recalled.verdict is not Verdict.REPLAY
+
+    @rule("P8", cases={"release": release(force=True), "forget": forget()})
+    def test_recall_does_not_return_what_an_operator_took_back(self, case: Any) -> Script[None]:
+        mine = yield from won(A)
+        yield mine.complete(b"x")
+        yield Recalled(KEY.id)
+        assert (yield case) is Ack.OK
         recalled = yield Recalled(KEY.id)
         assert recalled is None or recalled.verdict is not Verdict.REPLAY

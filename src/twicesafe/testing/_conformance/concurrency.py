@@ -114,6 +114,25 @@ class ConcurrencyRules(StoreRules):
                 assert (row.state, row.owner) == (State.IN_PROGRESS, B)
 
     @rule("P3", "P4")
+    def test_a_late_renewal_and_a_takeover_do_not_both_succeed(self) -> Script[None]:
+        """A renewal that reads first and writes later would write the old owner over the new one."""
+        for number in range(2 * ROUNDS):
+            key = Key(f"renewed-{number}")
+            mine = yield from won(A, key, lease=self.tick)
+            yield Advance(self.tick)
+            asks: list[Any] = [claim(B, key), mine.renew()]
+            taken, ack = yield AtOnce(asks if number % 2 else asks[::-1])
+            if not number % 2:
+                taken, ack = ack, taken
+            row = yield read(key)
+            if ack is Ack.OK:
+                assert taken.verdict is Verdict.BUSY
+                assert (row.owner, row.fence) == (A, mine.fence)
+            else:
+                assert (ack, taken.verdict) == (Ack.LOST, Verdict.WON)
+                assert (row.owner, row.fence) == (B, taken.fence)
+
+    @rule("P3", "P4")
     def test_an_operator_and_the_owner_do_not_both_succeed(self) -> Script[None]:
         for number in range(2 * ROUNDS):
             key = Key(f"released-{number}")

@@ -33,7 +33,7 @@ VALUES: Final = [
 ]
 """All different: equal is equal byte by byte."""
 
-ERRORS: Final = ["TimeoutError", "Timeout", "timeout", "T%", "T_meout", "Bank.Refused"]
+ERRORS: Final = ["TimeoutError", "Timeout", "timeout", "T%", "T_meout", "Bank.Refused", "a Timeout"]
 
 
 def found(expected: set[str], **conditions: Any) -> Script[None]:
@@ -139,6 +139,9 @@ class SearchingRules(StoreRules):
         digits = Key("key-7").id.hex()
         for length in (8, 9, 31, 32, 33, 64):
             yield from found({"key-7"}, digits=digits[:length])
+        for length in (9, 31, 32):  # each of these counts; an engine may leave out the others
+            other = "0" if digits[length - 1] != "0" else "1"
+            yield from found(set(), digits=digits[: length - 1] + other)
         same = {f"key-{n}" for n in range(20) if Key(f"key-{n}").id.hex()[0] == digits[0]}
         yield from found(same, digits=digits[0])
 

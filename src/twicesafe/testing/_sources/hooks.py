@@ -27,6 +27,9 @@ class SourceUnderTest:
     counts: ClassVar[bool] = True
     """The broker counts deliveries."""
 
+    ordered: ClassVar[bool] = True
+    """A single consumer gets the messages of a key in the order in which they were sent."""
+
     breaks: ClassVar[bool] = True
     """Connections can be interrupted: `hang_up`, `fault_in_reply`, `outage`. False skips those rules,
     visibly."""
