@@ -188,7 +188,7 @@ def test_another_secret_is_refused_after_an_archive(other: str, url: str, tmp_pa
 def test_another_secret_is_refused_by_a_copy_of_the_store(other: str, url: str, tmp_path: Path):
     """The other records of twicesafe itself are not copied."""
     copy = f"sqlite:///{tmp_path}/copy.db"
-    with Follower.open(url, copy) as follower:
+    with Follower.open(url, f"{copy}?{url.partition('?')[2]}") as follower:
         assert follower.once().copied == 2
     with (
         Receiver.open(f"{copy}?{other.partition('?')[2]}") as receiver,

@@ -80,7 +80,6 @@ _EXPLAINED: Final[dict[str, tuple[type[StoreError | ConfigurationError], str]]] 
             "proxy; twicesafe needs the commands that docs/how-to/redis.md lists"
         ),
     ),
-    "ALONE": (ConfigurationError, "{where} is not a Cluster: leave +cluster out of the URL"),
     "OLD": (ConfigurationError, "{where} is too old: Redis 7 or Valkey is needed"),
     "DATABASE": (ConfigurationError, "{where} has no database with that number"),
     "CLUSTER": (
@@ -159,8 +158,6 @@ def _reason(error: BaseException, text: str) -> str:
         return "SIZE"
     if _NO_COMMAND.search(text):
         return "COMMAND"
-    if "cluster support disabled" in text:
-        return "ALONE"
     if "out of range" in text and "DB" in text:
         return "DATABASE"
     if "cluster support disabled" in text:
