@@ -322,7 +322,11 @@ class AsyncInbox(AsyncDecorator, InboxBase):
 
     async def __aenter__(self) -> Self:
         self._runtime.enter()
-        await self._runtime.prepare()
+        try:
+            await self._runtime.prepare()
+        except BaseException:
+            await self.__aexit__()  # Python calls it only if the block begins
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:

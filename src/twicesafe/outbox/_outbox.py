@@ -315,7 +315,11 @@ class AsyncOutbox(_Outbox):
 
     async def __aenter__(self) -> Self:
         self._enter()
-        await self._prepare()
+        try:
+            await self._prepare()
+        except BaseException:
+            await self.__aexit__()  # Python calls it only if the block begins
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

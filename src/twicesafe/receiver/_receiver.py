@@ -349,9 +349,13 @@ class AsyncReceiver(
     async def __aenter__(self) -> Self:
         """Connects. If the store is unavailable, the first call raises, not this."""
         self._runtime.enter()
-        refused = await self._runtime.connect()
-        if refused is not None and not isinstance(refused, StoreUnavailableError):
-            raise refused
+        try:
+            refused = await self._runtime.connect()
+            if refused is not None and not isinstance(refused, StoreUnavailableError):
+                raise refused
+        except BaseException:
+            await self.__aexit__()  # Python calls it only if the block begins
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
