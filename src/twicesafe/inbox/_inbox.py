@@ -322,11 +322,7 @@ class AsyncInbox(AsyncDecorator, InboxBase):
 
     async def __aenter__(self) -> Self:
         self._runtime.enter()
-        try:
-            await self._runtime.prepare()
-        except BaseException:
-            await self.__aexit__()  # Python calls it only if the block begins
-            raise
+        await self._runtime.prepare()
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -315,11 +315,7 @@ class AsyncOutbox(_Outbox):
 
     async def __aenter__(self) -> Self:
         self._enter()
-        try:
-            await self._prepare()
-        except BaseException:
-            await self.__aexit__()  # Python calls it only if the block begins
-            raise
+        await self._prepare()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -348,6 +348,9 @@ class AsyncReceiver(
 
     async def __aenter__(self) -> Self:
         """Connects. If the store is unavailable, the first call raises, not this."""
+        from .._runtime.event_loop import running_loop
+
+        running_loop()
         self._runtime.enter()
         try:
             refused = await self._runtime.connect()

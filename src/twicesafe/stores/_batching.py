@@ -198,7 +198,10 @@ class PerLoop(Generic[T]):
                 self._made.pop(loop, None)
 
     def forget(self) -> T | None:
-        """Remove and return the object of the running loop, to close it."""
+        """Remove and return the object of the running loop, to close it. None: it has none, or no loop runs."""
         self._last = None
         self._forget_ended()
-        return self._made.pop(asyncio.get_running_loop(), None)
+        try:
+            return self._made.pop(asyncio.get_running_loop(), None)
+        except RuntimeError:
+            return None
