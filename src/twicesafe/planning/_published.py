@@ -14,17 +14,17 @@ RESULT_BYTES: Final = 201
 KEY_BYTES: Final = 14
 BYTES_PER_KEY: Final = {
     "sqlite": 332.86144,
-    "memory": 554.72128,
+    "memory": 554.65984,
     "postgresql": 522.93632,
-    "valkey": 370.56476,
+    "valkey": 385.60276,
     "mariadb": 629.1456,
-    "etcd": 460.5952,
+    "etcd": 459.5712,
     "dynamodb": 371.0,
     "mongodb": 453.0,
 }
 SWEEP_SECONDS: Final = {
-    "sqlite": 1.8405251799958933e-05,
-    "postgresql": 6.420507199982239e-06,
-    "mariadb": 2.5389367200114066e-05,
+    "sqlite": 1.3875134299996717e-05,
+    "postgresql": 2.594322899949475e-06,
+    "mariadb": 1.5314028000011604e-05,
 }
 """Per removed key."""
