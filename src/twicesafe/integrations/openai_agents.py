@@ -214,7 +214,7 @@ def _output(answer: ToolAnswer) -> Any:
 
 
 class _Typed(NamedTuple):
-    """The result of such a tool."""
+    """The result of a tool with a declared output type."""
 
     value: Any
     kind: Any
@@ -222,7 +222,7 @@ class _Typed(NamedTuple):
 
 
 class _InOurWords(str):
-    """What the model gets in place of such a result."""
+    """What the model gets instead of that result."""
 
     __slots__ = ()
 

@@ -296,8 +296,7 @@ class JetStreamSource(ConnectionSource):
     # -- settling ---------------------------------------------------------------------------------
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> None:
-        """The server confirms the last one. It handles those of one connection in their order, so
-        it has handled all."""
+        """The server confirms the last one; it handles those of one connection in order."""
         valid = self._valid(receipts)
         if not valid:
             return
